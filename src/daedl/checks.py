@@ -1,0 +1,77 @@
+"""What is checked where data enter: each error says what arrived, what was expected, what to do."""
+
+import torch
+from torch import Tensor
+
+
+class NotFittedError(RuntimeError):
+    """Something was asked of a classifier before it was fitted."""
+
+
+def require_finite(tensor: Tensor, name: str, where: str = "") -> None:
+    """Raise if `tensor` holds a NaN or an infinity, saying how many, where the first is, and in which tensor.
+
+    The sum is looked at first: it is finite unless an element isn't (or it overflows), so that the
+    usual case costs one reduction and no temporary the size of the tensor.
+    """
+    if torch.isfinite(tensor.sum()):
+        return
+    bad = ~torch.isfinite(tensor)
+    count = int(bad.sum())
+    if count == 0:
+        return
+    first = tuple(int(i) for i in bad.nonzero()[0])
+    raise ValueError(
+        f"{name}{where}: {count} of {tensor.numel()} values are NaN or infinite, the first at index "
+        f"{first}; expected finite values. Look for missing or unscaled inputs, or lower the "
+        "learning rate if this appeared during training"
+    )
+
+
+def require_images(images: Tensor, input_shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise unless `images` is a finite batch (B, *input_shape) of the network's floating-point type."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"images are a {type(images).__name__}; expected a torch.Tensor")
+    expected = "(batch, " + ", ".join(map(str, input_shape)) + ")"
+    if images.ndim != len(input_shape) + 1 or tuple(images.shape[1:]) != tuple(input_shape):
+        hint = ""
+        if tuple(images.shape) == tuple(input_shape):
+            hint = "; for a single image add the batch axis: images.unsqueeze(0)"
+        elif images.ndim == 4 and images.shape[1] != input_shape[0]:
+            hint = f"; the network takes {input_shape[0]} channel(s), channels first"
+        raise ValueError(
+            f"images have shape {tuple(images.shape)}; the network expects {expected}{hint}"
+        )
+    if not images.is_floating_point():
+        raise TypeError(
+            f"images are {images.dtype}; the network expects {dtype}: convert with "
+            "images.float() / 255 (and any normalisation used in training)"
+        )
+    if images.dtype != dtype:
+        raise TypeError(
+            f"images are {images.dtype} but the network's weights are {dtype}; "
+            f"convert one of them, e.g. images.to({dtype})"
+        )
+    require_finite(images, "images")
+
+
+def require_targets(targets: Tensor, num_classes: int, batch_size: int) -> None:
+    """Raise unless `targets` (B,) are integers from 0 to C-1, one for each of `batch_size` samples."""
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"labels are a {type(targets).__name__}; expected a torch.Tensor of integers")
+    if targets.is_floating_point() or targets.dtype in (torch.bool, torch.complex64):
+        raise TypeError(
+            f"labels are {targets.dtype}; expected integer class indices: convert with "
+            "labels.long(), or labels.argmax(-1) if they are one-hot"
+        )
+    if tuple(targets.shape) != (batch_size,):
+        raise ValueError(
+            f"labels have shape {tuple(targets.shape)}; expected ({batch_size},): "
+            "one class index for each image"
+        )
+    if batch_size and (targets.min() < 0 or targets.max() >= num_classes):
+        raise ValueError(
+            f"labels range from {int(targets.min())} to {int(targets.max())}; the network has "
+            f"{num_classes} classes, so expected 0 to {num_classes - 1}: renumber the labels or "
+            "build the network with more classes"
+        )

@@ -1,0 +1,136 @@
+"""A network: named blocks in a row, cut in two where the features end and the classifier begins."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from daedl.names import look_up
+from daedl.outputs import Outputs
+
+Scope = Literal["all", "features"]
+
+
+class Network(nn.Module):
+    """Blocks in a row; the output of the block named `features` is what the density sees.
+
+    Attributes that every network has:
+        input_shape: the shape of one input, without the batch axis.
+        num_classes: C, columns of the logits.
+        num_features: H, columns of the features.
+        arguments: what to pass to the constructor to build this network again.
+    """
+
+    input_shape: tuple[int, ...]
+    num_classes: int
+    num_features: int
+    arguments: dict[str, Any]
+
+    def __init__(
+        self,
+        blocks: Mapping[str, nn.Module],
+        features: str,
+        input_shape: tuple[int, ...],
+        num_classes: int,
+        arguments: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        names = list(blocks)
+        look_up({name: name for name in names[:-1]}, features, "block for `features`")
+        cut = names.index(features) + 1
+        self.extractor = nn.Sequential(OrderedDict((name, blocks[name]) for name in names[:cut]))
+        self.classifier = nn.Sequential(OrderedDict((name, blocks[name]) for name in names[cut:]))
+        self.input_shape = input_shape
+        self.num_classes = num_classes
+        self.arguments = arguments
+        self.num_features = _probe(self, input_shape).features.shape[1]
+
+    def forward(self, images: Tensor) -> Outputs:
+        """Images (B, *input_shape) to features (B, H) and logits (B, C)."""
+        maps = self.extractor(images)
+        return Outputs(features=maps.flatten(1), logits=self.classifier(maps))
+
+    def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
+        """Every module inside, by name: of the whole network, or of the feature extractor alone."""
+        if scope == "all":
+            yield from self.named_modules()
+        else:
+            yield from self.extractor.named_modules(prefix="extractor")
+
+
+class Wrapped(Network):
+    """A user's own module, whose logits are its output and whose features a named part gives.
+
+    Arguments:
+        module: any module that maps a batch of images (B, *input_shape) to logits (B, C).
+        features: dotted name of the submodule whose output is the features, flattened to (B, H),
+            as `module.named_modules()` lists it.
+        input_shape: the shape of one image, for instance (3, 224, 224).
+    """
+
+    def __init__(self, module: nn.Module, features: str, input_shape: tuple[int, ...]) -> None:
+        nn.Module.__init__(self)
+        look_up(dict(module.named_modules()), features, "module for `features`")
+        self.module = module
+        self.features_name = features
+        self.input_shape = tuple(input_shape)
+        self.arguments = {"features": features, "input_shape": list(input_shape)}
+        probe = _probe(self, self.input_shape)
+        if probe.logits.ndim != 2:
+            raise ValueError(
+                f"the wrapped module gives shape {tuple(probe.logits.shape)} for one image; "
+                "expected logits (1, classes)"
+            )
+        self.num_features, self.num_classes = probe.features.shape[1], probe.logits.shape[1]
+
+    def forward(self, images: Tensor) -> Outputs:
+        """Images (B, *input_shape) to features (B, H) and logits (B, C), in one pass."""
+        caught: list[Tensor] = []
+        thread = threading.get_ident()
+
+        def catch(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            # Two threads may be predicting at once: each takes only what its own pass gave.
+            if threading.get_ident() == thread:
+                caught.append(output)
+
+        hook = self.module.get_submodule(self.features_name).register_forward_hook(catch)
+        try:
+            logits = self.module(images)
+        finally:
+            hook.remove()
+        if not caught or not isinstance(caught[-1], Tensor):
+            raise ValueError(
+                f"module {self.features_name!r} gave no tensor during the forward pass; "
+                "name a submodule that runs once per pass and returns a tensor"
+            )
+        return Outputs(features=caught[-1].flatten(1), logits=logits)
+
+    def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
+        """Every module inside; for "features" those registered up to the end of the named one.
+
+        A module's execution order can't be read off it, so the order of registration stands in.
+        """
+        last = f"module.{self.features_name}"
+        seen_last = False
+        for name, module in self.named_modules():
+            inside = name == last or name.startswith(f"{last}.")
+            if scope == "features" and seen_last and not inside:
+                return
+            seen_last = seen_last or inside
+            yield name, module
+
+
+def _probe(network: Network, input_shape: tuple[int, ...]) -> Outputs:
+    """Outputs for one blank image, in eval mode so that no running statistic moves."""
+    parameter = next(network.parameters())
+    was_training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            blank = torch.zeros((1, *input_shape), dtype=parameter.dtype, device=parameter.device)
+            return network(blank)  # type: ignore[no-any-return]
+    finally:
+        network.train(was_training)

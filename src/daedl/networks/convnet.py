@@ -1,0 +1,64 @@
+"""The small convolutional network of the paper's MNIST experiments."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from daedl.networks.base import Network
+
+
+class ConvNet(Network):
+    """Three times 5x5 convolution, ReLU and 2x2 max pooling, then dense layers 64-64-64-C.
+
+    28x28 images give 576 features. The paper's text counts three dense layers; its code has four,
+    as here. Blocks: conv1, conv2, conv3, flatten, dense1, dense2, dense3, logits.
+
+    Arguments:
+        in_channels: channels of an image.
+        num_classes: C.
+        image_size: height and width of an image, at least 8.
+        channels: channels of every convolution.
+        hidden: widths of the dense layers before the logits.
+        features: block whose output is the features.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        image_size: int = 28,
+        channels: int = 64,
+        hidden: Sequence[int] = (64, 64, 64),
+        features: str = "flatten",
+    ) -> None:
+        if image_size < 8:
+            raise ValueError(
+                f"image_size is {image_size}; three 2x2 poolings need at least 8: enlarge the images"
+            )
+        blocks: dict[str, nn.Module] = {
+            f"conv{i}": nn.Sequential(
+                nn.Conv2d(in_channels if i == 1 else channels, channels, 5, padding=2),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+            )
+            for i in (1, 2, 3)
+        }
+        blocks["flatten"] = nn.Flatten()
+        widths = [channels * (image_size // 8) ** 2, *hidden]
+        for i in range(1, len(widths)):
+            blocks[f"dense{i}"] = nn.Sequential(nn.Linear(widths[i - 1], widths[i]), nn.ReLU())
+        blocks["logits"] = nn.Linear(widths[-1], num_classes)
+        super().__init__(
+            blocks,
+            features,
+            (in_channels, image_size, image_size),
+            num_classes,
+            {
+                "in_channels": in_channels,
+                "num_classes": num_classes,
+                "image_size": image_size,
+                "channels": channels,
+                "hidden": list(hidden),
+                "features": features,
+            },
+        )

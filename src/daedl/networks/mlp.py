@@ -1,0 +1,45 @@
+"""A multilayer perceptron, for vectors."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from daedl.networks.base import Network
+
+
+class MLP(Network):
+    """Dense layers with ReLU: in_features - hidden... - num_classes; blocks dense1, dense2, ..., logits.
+
+    Arguments:
+        in_features: length of an input vector.
+        num_classes: C.
+        hidden: widths of the hidden layers.
+        features: block whose output is the features; by default the last hidden layer.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        hidden: Sequence[int] = (64, 64),
+        features: str | None = None,
+    ) -> None:
+        widths = [in_features, *hidden]
+        blocks: dict[str, nn.Module] = {
+            f"dense{i}": nn.Sequential(nn.Linear(widths[i - 1], widths[i]), nn.ReLU())
+            for i in range(1, len(widths))
+        }
+        blocks["logits"] = nn.Linear(widths[-1], num_classes)
+        features = features or f"dense{len(hidden)}"
+        super().__init__(
+            blocks,
+            features,
+            (in_features,),
+            num_classes,
+            {
+                "in_features": in_features,
+                "num_classes": num_classes,
+                "hidden": list(hidden),
+                "features": features,
+            },
+        )

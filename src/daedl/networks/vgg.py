@@ -1,0 +1,71 @@
+"""VGG-16 with batch normalisation, the backbone of the paper's CIFAR-10 experiments."""
+
+import math
+
+from torch import nn
+
+from daedl.networks.base import Network
+
+# Channels of the 13 convolutions, five groups with a 2x2 max pooling after each (configuration D).
+GROUPS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+
+
+class VGG16(Network):
+    """13 convolutions 3x3 with BatchNorm and ReLU, then Dropout-512-ReLU twice and the logits.
+
+    32x32 images give 512 features. Convolutions start from N(0, 2 / (9 C_out)) with zero bias, as in
+    the published code. Blocks: group1 to group5, flatten, dense1, dense2, logits.
+
+    Arguments:
+        in_channels: channels of an image.
+        num_classes: C.
+        image_size: height and width of an image, at least 32.
+        dropout: rate before each dense layer.
+        features: block whose output is the features.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        image_size: int = 32,
+        dropout: float = 0.5,
+        features: str = "flatten",
+    ) -> None:
+        if image_size < 32:
+            raise ValueError(
+                f"image_size is {image_size}; five 2x2 poolings need at least 32: enlarge the images"
+            )
+        blocks: dict[str, nn.Module] = {}
+        before = in_channels
+        for number, widths in enumerate(GROUPS, start=1):
+            layers: list[nn.Module] = []
+            for width in widths:
+                layers += [_convolution(before, width), nn.BatchNorm2d(width), nn.ReLU()]
+                before = width
+            blocks[f"group{number}"] = nn.Sequential(*layers, nn.MaxPool2d(2))
+        blocks["flatten"] = nn.Flatten()
+        flat = before * (image_size // 32) ** 2
+        for i, width in ((1, flat), (2, 512)):
+            blocks[f"dense{i}"] = nn.Sequential(nn.Dropout(dropout), nn.Linear(width, 512), nn.ReLU())
+        blocks["logits"] = nn.Linear(512, num_classes)
+        super().__init__(
+            blocks,
+            features,
+            (in_channels, image_size, image_size),
+            num_classes,
+            {
+                "in_channels": in_channels,
+                "num_classes": num_classes,
+                "image_size": image_size,
+                "dropout": dropout,
+                "features": features,
+            },
+        )
+
+
+def _convolution(before: int, after: int) -> nn.Conv2d:
+    layer = nn.Conv2d(before, after, 3, padding=1)
+    nn.init.normal_(layer.weight, std=math.sqrt(2 / (9 * after)))
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return layer
