@@ -1,0 +1,42 @@
+"""Density aware evidential deep learning: a classifier that knows when it doesn't know.
+
+model = daedl.Classifier(daedl.networks.ConvNet(in_channels=1, num_classes=10))
+daedl.fit(model, train_loader, val_loader)
+p = model.predict(images)
+"""
+
+from importlib.metadata import version
+
+from daedl import density, losses, methods, metrics, networks
+from daedl.checks import NotFittedError
+from daedl.classifier import Classifier
+from daedl.density import DensityEffect, DensityWarning
+from daedl.dirichlet import Dirichlet
+from daedl.outputs import Outputs, collect
+from daedl.prediction import Prediction
+from daedl.spectral import SpectralNorm, bake, lipschitz_bound, spectral_normalize
+from daedl.training import History, fit
+
+__version__ = version("daedl")
+
+__all__ = [
+    "Classifier",
+    "DensityEffect",
+    "DensityWarning",
+    "Dirichlet",
+    "History",
+    "NotFittedError",
+    "Outputs",
+    "Prediction",
+    "SpectralNorm",
+    "bake",
+    "collect",
+    "density",
+    "fit",
+    "lipschitz_bound",
+    "losses",
+    "methods",
+    "metrics",
+    "networks",
+    "spectral_normalize",
+]

@@ -58,7 +58,9 @@ def require_images(images: Tensor, input_shape: tuple[int, ...], dtype: torch.dt
 def require_targets(targets: Tensor, num_classes: int, batch_size: int) -> None:
     """Raise unless `targets` (B,) are integers from 0 to C-1, one for each of `batch_size` samples."""
     if not isinstance(targets, Tensor):
-        raise TypeError(f"labels are a {type(targets).__name__}; expected a torch.Tensor of integers")
+        raise TypeError(
+            f"labels are a {type(targets).__name__}; expected a torch.Tensor of integers"
+        )
     if targets.is_floating_point() or targets.dtype in (torch.bool, torch.complex64):
         raise TypeError(
             f"labels are {targets.dtype}; expected integer class indices: convert with "

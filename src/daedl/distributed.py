@@ -8,29 +8,36 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def active() -> bool:
-    """Whether this process is one of several that work together."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
 def sum_across(tensor: Tensor) -> Tensor:
     """The elementwise sum of every process's `tensor`, which have one shape."""
-    if not active():
+    if not _several():
         return tensor
-    total = tensor.clone()
+    total = tensor.to(_meeting_place(), copy=True)
     dist.all_reduce(total)
-    return total
+    return total.to(tensor.device)
 
 
 def gather_across(values: Tensor) -> Tensor:
     """Every process's `values` (N_r,) one after the other, (sum of N_r,), in every process."""
-    if not active():
+    if not _several():
         return values
-    sizes = [torch.zeros(1, dtype=torch.long, device=values.device) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, torch.tensor([len(values)], device=values.device))
-    longest = max(int(size) for size in sizes)
-    padded = values.new_zeros(longest)
+    place = _meeting_place()
+    size = torch.tensor([len(values)], device=place)
+    sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, size)
+    # all_gather wants equal shapes, and processes may hold one sample more or less.
+    padded = torch.zeros(max(int(s) for s in sizes), dtype=values.dtype, device=place)
     padded[: len(values)] = values
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)
-    return torch.cat([part[: int(size)] for part, size in zip(parts, sizes, strict=True)])
+    joined = torch.cat([part[: int(s)] for part, s in zip(parts, sizes, strict=True)])
+    return joined.to(values.device)
+
+
+def _several() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _meeting_place() -> torch.device:
+    """Where the backend exchanges tensors: NCCL only on the GPU."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")

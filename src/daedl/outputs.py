@@ -26,9 +26,9 @@ def collect(
 ) -> tuple[Outputs, Tensor]:
     """Run `network` once over `batches` of (images, targets) in eval mode.
 
-    Returns the features (N, H) and logits (N, C) of all images, and the targets (N,), in the order
-    of the batches. The network's training mode is put back afterwards. `forward(network, images)`
-    replaces the plain call for methods that predict in another way.
+    Returns the features (N, H) and logits (N, C) of all images, and the targets (N,), on the CPU and
+    in the order of the batches. The network's training mode is put back afterwards.
+    `forward(network, images)` replaces the plain call for methods that predict in another way.
     """
     parameter = next(network.parameters())
     was_training = network.training
@@ -44,9 +44,10 @@ def collect(
                 where = f" of batch {number}"
                 require_finite(outputs.features, "features", where)
                 require_finite(outputs.logits, "logits", where)
-                features.append(outputs.features)
-                logits.append(outputs.logits)
-                targets.append(labels.to(parameter.device))
+                # Under mixed precision the last layer may give half precision: keep the network's.
+                features.append(outputs.features.to("cpu", parameter.dtype))
+                logits.append(outputs.logits.to("cpu", parameter.dtype))
+                targets.append(labels.cpu())
     finally:
         network.train(was_training)
     if not features:

@@ -47,7 +47,9 @@ class VGG16(Network):
         blocks["flatten"] = nn.Flatten()
         flat = before * (image_size // 32) ** 2
         for i, width in ((1, flat), (2, 512)):
-            blocks[f"dense{i}"] = nn.Sequential(nn.Dropout(dropout), nn.Linear(width, 512), nn.ReLU())
+            blocks[f"dense{i}"] = nn.Sequential(
+                nn.Dropout(dropout), nn.Linear(width, 512), nn.ReLU()
+            )
         blocks["logits"] = nn.Linear(512, num_classes)
         super().__init__(
             blocks,

@@ -1,0 +1,208 @@
+"""A classifier: network, method and what the method fitted, together."""
+
+import copy
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from daedl import methods, networks, storage
+from daedl.checks import require_finite, require_images
+from daedl.density import DensityEffect, DensityScorer, density_effect
+from daedl.methods import Method
+from daedl.networks import Network
+from daedl.outputs import Batch, Outputs, collect
+from daedl.prediction import Prediction
+from daedl.spectral import bake
+
+
+class Classifier(nn.Module):
+    """Predicts classes with uncertainties in one forward pass.
+
+    Arguments:
+        network: gives features and logits; see `daedl.networks`. The method prepares it in place,
+            DAEDL by spectral normalisation.
+        method: a name in `daedl.methods.METHODS`, or a method with settings of its own.
+        class_names: one for each class, kept in the model file.
+        method_arguments: settings, if `method` is a name.
+    """
+
+    network: Network
+    fitted: nn.Module | None
+
+    def __init__(
+        self,
+        network: Network,
+        method: str | Method = "daedl",
+        class_names: Sequence[str] | None = None,
+        **method_arguments: Any,
+    ) -> None:
+        super().__init__()
+        if not isinstance(network, Network):
+            raise TypeError(
+                f"network is a {type(network).__name__}; expected a daedl network: wrap your own "
+                "module with daedl.networks.Wrapped(module, features=..., input_shape=...)"
+            )
+        if isinstance(method, Method) and method_arguments:
+            raise TypeError(
+                f"settings {sorted(method_arguments)} were given beside a built method; pass them "
+                "to the method instead"
+            )
+        self.method = (
+            methods.build(method, **method_arguments) if isinstance(method, str) else method
+        )
+        self.network = self.method.prepare(network)
+        self.fitted = None
+        if class_names is not None and len(class_names) != network.num_classes:
+            raise ValueError(
+                f"{len(class_names)} class names for {network.num_classes} classes; expected one each"
+            )
+        self.class_names = None if class_names is None else [str(name) for name in class_names]
+
+    def forward(self, images: Tensor) -> Outputs:
+        """Features and logits of images (B, *input_shape), as the network gives them."""
+        return self.network(images)  # type: ignore[no-any-return]
+
+    def predict(self, images: Tensor, batch_size: int = 512) -> Prediction:
+        """Predict images (B, *input_shape), one forward pass each, in eval mode and without gradients.
+
+        More than `batch_size` images are run in batches of it, which bounds the memory.
+        """
+        parameter = next(self.network.parameters())
+        require_images(images, self.network.input_shape, parameter.dtype)
+        if len(images) == 0:
+            raise ValueError("images are an empty batch; expected at least one image")
+        was_training = self.network.training
+        if was_training:
+            self.network.eval()
+        try:
+            with torch.no_grad():
+                parts = [
+                    self.predict_outputs(
+                        self.method.forward(self.network, part.to(parameter.device))
+                    )
+                    for part in images.split(batch_size)
+                ]
+        finally:
+            if was_training:
+                self.network.train()
+        return parts[0] if len(parts) == 1 else Prediction.cat(parts)
+
+    def predict_outputs(self, outputs: Outputs) -> Prediction:
+        """Predict from features and logits that were collected before."""
+        device = next(self.network.parameters()).device
+        outputs = Outputs(outputs.features.to(device), outputs.logits.to(device))
+        require_finite(outputs.features, "features")
+        require_finite(outputs.logits, "logits")
+        return self.method.predict(outputs, self.fitted)
+
+    def collect(self, batches: Iterable[Batch]) -> tuple[Outputs, Tensor]:
+        """Features and logits (N, ...) of all `batches` of (images, targets), and the targets (N,)."""
+        return collect(self.network, batches, self.method.forward)
+
+    def fit_density(self, batches: Iterable[Batch]) -> "Classifier":
+        """Fit what the method needs after training, in one pass over training `batches`."""
+        self.fit_outputs(*self.collect(batches))
+        return self
+
+    def fit_outputs(self, outputs: Outputs, targets: Tensor) -> None:
+        """Fit what the method needs to outputs of the training set that were collected before."""
+        device = next(self.network.parameters()).device
+        fitted = self.method.fit(outputs, targets)
+        self.fitted = None if fitted is None else fitted.to(device)
+
+    def density_effect(self, batches: Iterable[Batch]) -> DensityEffect:
+        """How much the density did on held-out in-distribution `batches`."""
+        if not isinstance(self.fitted, DensityScorer):
+            raise ValueError(
+                f"method {self.method.name!r} has no fitted density; expected 'daedl' after fitting"
+            )
+        return density_effect(self.collect(batches)[0], self.fitted)
+
+    def save(self, path: str | Path) -> None:
+        """Write the network, the method and what it fitted to one file, atomically."""
+        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        description: dict[str, Any] = {
+            "version": version("daedl"),
+            "network": {"name": type(self.network).__name__, "arguments": self.network.arguments},
+            "method": {"name": self.method.name, "arguments": self.method.arguments()},
+            "class_names": self.class_names,
+            "dtype": str(next(self.network.parameters()).dtype).removeprefix("torch."),
+            "fitted": None,
+        }
+        if self.fitted is not None:
+            tensors |= {f"fitted.{name}": value for name, value in self.fitted.state_dict().items()}
+            description["fitted"] = self.fitted.settings()  # type: ignore[operator]
+        storage.save(Path(path), tensors, description)
+
+    @classmethod
+    def load(cls, path: str | Path, network: Network | None = None) -> "Classifier":
+        """Read a classifier from a file that `save` wrote, on the CPU, ready to predict.
+
+        A network of one's own class can't be rebuilt from a file without running code from it, so
+        pass a new `network`, built as it was for training, and its weights are filled in.
+        """
+        tensors, description = storage.load(Path(path))
+        try:
+            return cls._rebuild(tensors, description, network)
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(
+                f"{path} does not fit together: {error}; expected the weights of a "
+                f"{description.get('network')} network. If you passed a network, build it as it was "
+                "for training"
+            ) from error
+
+    @classmethod
+    def _rebuild(
+        cls, tensors: dict[str, Tensor], description: dict[str, Any], network: Network | None
+    ) -> "Classifier":
+        saved, method = description["network"], description["method"]
+        if network is None:
+            if saved["name"] not in networks.NETWORKS:
+                raise ValueError(
+                    f"the file holds a network of class {saved['name']!r} ({saved['arguments']}), "
+                    "which only you can build; expected Classifier.load(path, network=...)"
+                )
+            network = networks.build(saved["name"], **saved["arguments"])
+        network.to(getattr(torch, description["dtype"]))
+        classifier = cls(
+            network,
+            methods.build(method["name"], **method["arguments"]),
+            class_names=description["class_names"],
+        )
+        classifier.network.load_state_dict(_part(tensors, "network."))
+        if description["fitted"] is not None:
+            fitted = classifier.method.restore(_part(tensors, "fitted."), description["fitted"])
+            classifier.fitted = fitted
+        return classifier.eval()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle (for worker processes): parametrised layers refuse it, so plain ones are sent along."""
+        plain = bake(copy.deepcopy(self.network))
+        state = self.network.state_dict()
+        return _unpickle, (plain, self.method, self.class_names, state, self.fitted, self.training)
+
+
+def _unpickle(
+    network: Network,
+    method: Method,
+    class_names: Sequence[str] | None,
+    state: dict[str, Tensor],
+    fitted: nn.Module | None,
+    training: bool,
+) -> Classifier:
+    classifier = Classifier(network, method, class_names)
+    classifier.network.load_state_dict(state)
+    classifier.fitted = fitted
+    return classifier.train(training)
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

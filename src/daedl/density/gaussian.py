@@ -1,0 +1,111 @@
+"""Gaussian discriminant analysis: one Gaussian a class, weighted by the class's share."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from daedl.density.distances import DiagonalDistances, FullDistances, TiedDistances
+from daedl.density.shrinkage import Shrinkage, Shrunk, shrink, shrunk_covariances
+from daedl.density.statistics import ClassStatistics
+
+DISTANCES = {"full": FullDistances, "tied": TiedDistances, "diagonal": DiagonalDistances}
+# Rows times classes times features scored at a time; bounds the working memory (chosen).
+_ELEMENTS = 2**23
+
+
+class GaussianDensity(nn.Module):
+    """ln p(f) = logsumexp_c (ln ω_c + ln N(f; μ_c, Σ_c)), with ω_c = N_c / N.
+
+    The paper's Section 3.3. Its statistics and shrinkage are kept, so that it can be saved, merged with
+    more samples and fitted again; the factors used for scoring are derived from them.
+    """
+
+    counts: Tensor
+    means: Tensor
+    scatter: Tensor
+    amount: Tensor
+    scale: Tensor
+    condition: Tensor
+    effective_rank: Tensor
+    center: Tensor
+    constant: Tensor
+
+    def __init__(
+        self, statistics: ClassStatistics, shrunk: Shrunk, dtype: torch.dtype = torch.float64
+    ) -> None:
+        super().__init__()
+        self.structure = statistics.structure
+        self.dtype = dtype
+        for name in ("counts", "means", "scatter"):
+            self.register_buffer(name, getattr(statistics, name))
+        for name in ("amount", "scale", "condition", "effective_rank"):
+            self.register_buffer(name, getattr(shrunk, name))
+        shares = statistics.counts / statistics.counts.sum()
+        # Distances are taken about the overall mean: an offset common to all features costs digits.
+        center = shares @ statistics.means
+        self.distances = DISTANCES[self.structure](
+            statistics.means - center, shrunk_covariances(statistics, shrunk), dtype
+        )
+        constant = shares.log() + self.distances.log_volume
+        constant -= 0.5 * statistics.num_features * math.log(2 * math.pi)
+        self.register_buffer("center", center, persistent=False)
+        self.register_buffer("constant", constant, persistent=False)
+
+    @classmethod
+    def fit(cls, statistics: ClassStatistics, shrinkage: Shrinkage = "auto") -> "GaussianDensity":
+        """Fit to the statistics of the training features; see `shrink` for `shrinkage`."""
+        missing = (statistics.counts == 0).nonzero().flatten().tolist()
+        if missing:
+            raise ValueError(
+                f"no training sample of class {', '.join(map(str, missing))} among "
+                f"{int(statistics.counts.sum())}; the density needs every class: add samples, or "
+                "build the network with fewer classes and renumber the labels"
+            )
+        return cls(statistics, shrink(statistics, shrinkage))
+
+    @property
+    def statistics(self) -> ClassStatistics:
+        """What it was fitted to, on the CPU; merge it with another's to fit to both."""
+        tensors = (self.counts.cpu(), self.means.cpu(), self.scatter.cpu())
+        return ClassStatistics(*tensors, self.structure)
+
+    @property
+    def shrunk(self) -> Shrunk:
+        """The shrinkage of each covariance, and what it says about the features."""
+        return Shrunk(
+            self.amount.cpu(), self.scale.cpu(), self.condition.cpu(), self.effective_rank.cpu()
+        )
+
+    def cast(self, dtype: torch.dtype) -> "GaussianDensity":
+        """The same density, scoring in another type."""
+        return GaussianDensity(self.statistics, self.shrunk, dtype).to(self.means.device)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Log density (B,), float64, of features (B, H)."""
+        return self.class_log_densities(features).logsumexp(-1)
+
+    def class_log_densities(self, features: Tensor) -> Tensor:
+        """ln ω_c + ln N(f; μ_c, Σ_c), (B, C), float64, of features (B, H)."""
+        num_classes, width = self.means.shape
+        if features.ndim != 2 or features.shape[1] != width:
+            raise ValueError(
+                f"features have shape {tuple(features.shape)} but the density was fitted on "
+                f"{width} columns; pass outputs of the same network"
+            )
+        rows = max(1, _ELEMENTS // (num_classes * width))
+        distances = [
+            self.distances((block - self.center).to(self.dtype)) for block in features.split(rows)
+        ]
+        return self.constant - 0.5 * torch.cat(distances)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Follow the classifier to another device, but keep the types when it becomes float or half."""
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        return super()._apply(move, recurse)  # type: ignore[no-untyped-call]

@@ -1,0 +1,98 @@
+"""From a log density to a score between 0 (far from the training data) and 1 (in their midst)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from daedl.names import look_up
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """Maps log densities (B,) to scores (B,) in [0, 1], never falling as the density rises."""
+
+    low: float
+    high: float
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(
+                f"training log densities run from {self.low} to {self.high}; expected a range of "
+                "positive length: the features may be constant, or too few samples were given"
+            )
+
+    @classmethod
+    def fit(cls, log_density: Tensor) -> "Normalizer":
+        """Find the range in the training samples' log densities (N,)."""
+        raise NotImplementedError
+
+    def __call__(self, log_density: Tensor) -> Tensor:
+        """Scores of log densities."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MinMax(Normalizer):
+    """The paper's: s = clip((d − d_min) / (d_max − d_min), 0, 1), over the training data.
+
+    One training outlier lowers d_min and pushes every other score towards 1, where the density
+    does nothing; see `SmoothQuantile`.
+    """
+
+    name = "minmax"
+
+    @classmethod
+    def fit(cls, log_density: Tensor) -> "MinMax":
+        """d_min and d_max of the training samples."""
+        return cls(low=float(log_density.min()), high=float(log_density.max()))
+
+    def __call__(self, log_density: Tensor) -> Tensor:
+        """Scores (B,), exactly 0 below the training data's range and 1 above."""
+        return ((log_density - self.low) / (self.high - self.low)).clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class SmoothQuantile(Normalizer):
+    """Linear between two quantiles of the training data, with tails that never end.
+
+    s = q + (1 − 2q) t with t = (d − low) / (high − low) for 0 ≤ t ≤ 1; below, q / (1 − t (1 − 2q) / q),
+    which meets it with the same slope and falls like 1 / |d|; above, one minus the same of 1 − t.
+    `low` and `high` are the quantiles q and 1 − q of the training log densities. Outliers move neither,
+    and no two different densities tie, as they would under a hard clip.
+    """
+
+    level: float = 0.01
+    name = "smooth-quantile"
+
+    @classmethod
+    def fit(cls, log_density: Tensor, level: float = 0.01) -> "SmoothQuantile":
+        """The quantiles `level` and 1 − `level` of the training samples' log densities (N,)."""
+        ordered = log_density.double().sort().values
+        # torch.quantile refuses more than 2^24 values, so the order statistics are read off directly.
+        last = len(ordered) - 1
+        low, high = (float(ordered[round(p * last)]) for p in (level, 1 - level))
+        return cls(low=low, high=high, level=level)
+
+    def __call__(self, log_density: Tensor) -> Tensor:
+        """Scores (B,), strictly between 0 and 1 up to rounding."""
+        q = self.level
+        t = (log_density - self.low) / (self.high - self.low)
+        slope = (1 - 2 * q) / q
+        below = q / (1 + slope * (-t).clamp_min(0))
+        above = 1 - q / (1 + slope * (t - 1).clamp_min(0))
+        return torch.where(t < 0, below, torch.where(t > 1, above, q + (1 - 2 * q) * t))
+
+
+NORMALIZERS: Mapping[str, type[Normalizer]] = MappingProxyType(
+    {kind.name: kind for kind in (MinMax, SmoothQuantile)}
+)
+
+
+def build(name: str) -> type[Normalizer]:
+    """The normaliser of this name in `NORMALIZERS`."""
+    return look_up(NORMALIZERS, name, "normalizer")

@@ -1,0 +1,88 @@
+"""A density with its normaliser: what DAEDL fits after training and multiplies the logits by."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from daedl.density import normalizer as normalizers
+from daedl.density.gaussian import GaussianDensity
+from daedl.density.normalizer import Normalizer
+from daedl.density.shrinkage import Shrinkage, Shrunk
+from daedl.density.statistics import ClassStatistics, Structure
+from daedl.distributed import gather_across
+
+# float32 is used for scoring where it agrees with float64 this closely on training features; it is
+# twice as fast (chosen: far below any difference in score that matters).
+FLOAT32_AGREEMENT = 1e-5
+# Training features on which the agreement is measured.
+_SAMPLE = 2048
+
+
+class DensityScorer(nn.Module):
+    """s = normalizer(log p(f)): the log density of features and its score in [0, 1]."""
+
+    def __init__(self, density: GaussianDensity, normalizer: Normalizer) -> None:
+        super().__init__()
+        self.density = density
+        self.normalizer = normalizer
+
+    @classmethod
+    def fit(
+        cls,
+        features: Tensor,
+        targets: Tensor,
+        num_classes: int,
+        covariance: Structure = "full",
+        shrinkage: Shrinkage = "auto",
+        normalizer: str = "minmax",
+    ) -> "DensityScorer":
+        """Fit to training features (N, H) with class indices (N,).
+
+        In several processes each passes its own samples, and all end with the density of all.
+        """
+        kind = normalizers.build(normalizer)
+        statistics = ClassStatistics.of(features, targets, num_classes, covariance)
+        density = GaussianDensity.fit(statistics.across_processes(), shrinkage)
+        density = _fastest_faithful(density, features)
+        return cls(density, kind.fit(gather_across(density(features.cpu()))))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Log density (B,), float64, and score (B,) in the type of `features` (B, H)."""
+        log_density = self.density(features)
+        return log_density, self.normalizer(log_density).to(features.dtype)
+
+    def settings(self) -> dict[str, Any]:
+        """What, beside the tensors of `state_dict()`, rebuilds this scorer; JSON-able."""
+        return {
+            "covariance": self.density.structure,
+            "dtype": str(self.density.dtype).removeprefix("torch."),
+            "normalizer": {"name": self.normalizer.name, **asdict(self.normalizer)},
+        }
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "DensityScorer":
+        """The scorer that gave this `state_dict()` and these `settings()`."""
+        of = {name.removeprefix("density."): tensor for name, tensor in tensors.items()}
+        statistics = ClassStatistics(
+            of["counts"], of["means"], of["scatter"], settings["covariance"]
+        )
+        names = ("amount", "scale", "condition", "effective_rank")
+        shrunk = Shrunk(*(of[name] for name in names))
+        arguments = dict(settings["normalizer"])
+        normalizer = normalizers.build(arguments.pop("name"))(**arguments)
+        dtype = getattr(torch, settings["dtype"])
+        return cls(GaussianDensity(statistics, shrunk, dtype), normalizer)
+
+
+def _fastest_faithful(density: GaussianDensity, features: Tensor) -> GaussianDensity:
+    """The density in float32 if that agrees with float64 on training features, else as it is."""
+    sample = features[:: max(1, len(features) // _SAMPLE)].cpu()
+    single = density.cast(torch.float32)
+    exact = density(sample)
+    error = (single(sample) - exact).abs().max()
+    # Processes must agree on the type, or their densities would differ in the seventh digit.
+    worst = gather_across((error / exact.abs().median()).reshape(1)).max()
+    return single if worst <= FLOAT32_AGREEMENT else density

@@ -1,0 +1,103 @@
+"""Making a singular covariance invertible, and saying by how much."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from daedl.density.statistics import ClassStatistics
+
+# A covariance with a larger condition number counts as singular: float32 features carry about seven
+# digits, so a variance below 1e-10 of the largest is rounding, not information (chosen).
+MAX_CONDITION = 1e10
+# Guards divisions by a spread of zero.
+_TINY = 1e-300
+
+Shrinkage = Literal["auto"] | float
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """How each of K covariances S was made invertible (K = C, or 1 if tied); every field is (K,).
+
+    Σ = (1 − amount) S + amount · scale · I.
+
+    Attributes:
+        amount: the shrinkage, from 0 (none) to 1.
+        scale: the mean variance, tr S / H.
+        condition: condition number of Σ.
+        effective_rank: exp of the entropy of S's eigenvalues as shares of their sum (Roy and
+            Vetterli, 2007): how many directions the features really use.
+    """
+
+    amount: Tensor
+    scale: Tensor
+    condition: Tensor
+    effective_rank: Tensor
+
+
+def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
+    """Decide the shrinkage of each covariance.
+
+    "auto" leaves an invertible covariance as it is (the paper's formula) and shrinks a singular one by
+    the amount of the oracle approximating estimator; a number is applied to every class.
+    """
+    if shrinkage != "auto" and not 0 <= shrinkage <= 1:
+        raise ValueError(f"shrinkage is {shrinkage}; expected 'auto' or a number from 0 to 1")
+    spectra = torch.stack([_spectrum(covariance) for covariance in statistics.covariances()])
+    scale = spectra.mean(1)
+    known = scale[scale > 0]
+    if len(known) == 0:
+        raise ValueError(
+            "the features do not vary within any class, so they have no density; expected features "
+            "of a trained network on at least two different samples of some class"
+        )
+    # A class of one sample, or of copies of it, has no spread of its own: take the others'.
+    scale = torch.where(scale > 0, scale, known.mean())
+    if shrinkage == "auto":
+        singular = spectra[:, 0] * MAX_CONDITION < spectra[:, -1].clamp_min(_TINY)
+        amount = torch.where(singular, _oracle_amount(spectra, statistics.samples()), 0.0)
+    else:
+        amount = torch.full_like(scale, float(shrinkage))
+    shrunk = (1 - amount)[:, None] * spectra + (amount * scale)[:, None]
+    if (shrunk[:, 0] <= 0).any():
+        worst = int(shrunk[:, 0].argmin())
+        raise ValueError(
+            f"the covariance of class {worst} is singular ({int(statistics.samples()[worst])} samples, "
+            f"{statistics.num_features} features) and shrinkage {shrinkage} leaves it so; "
+            "use shrinkage='auto' or a larger number"
+        )
+    shares = spectra / spectra.sum(1, keepdim=True).clamp_min(_TINY)
+    entropy = -(shares * shares.clamp_min(_TINY).log()).sum(1)
+    return Shrunk(amount, scale, shrunk[:, -1] / shrunk[:, 0], entropy.exp())
+
+
+def shrunk_covariances(statistics: ClassStatistics, shrunk: Shrunk) -> Iterator[Tensor]:
+    """Σ of each class in turn: (H, H), or its diagonal (H,)."""
+    for covariance, amount, scale in zip(
+        statistics.covariances(), shrunk.amount, shrunk.scale, strict=True
+    ):
+        shrunken = (1 - amount) * covariance
+        diagonal = shrunken if shrunken.ndim == 1 else shrunken.diagonal()
+        diagonal += amount * scale
+        yield shrunken
+
+
+def _spectrum(covariance: Tensor) -> Tensor:
+    """Eigenvalues (H,), ascending, of a covariance (H, H) or of a diagonal one (H,)."""
+    if covariance.ndim == 1:
+        return covariance.sort().values
+    return torch.linalg.eigvalsh(covariance).clamp_min(0)
+
+
+def _oracle_amount(spectra: Tensor, samples: Tensor) -> Tensor:
+    """Shrinkage (K,) of the oracle approximating estimator (Chen et al., 2010), as scikit-learn has it.
+
+    ρ = min(1, (tr S² + tr² S) / ((n + 1) (tr S² − tr² S / H))).
+    """
+    trace, trace_of_square = spectra.sum(1), spectra.square().sum(1)
+    above = trace_of_square + trace.square()
+    below = (samples + 1) * (trace_of_square - trace.square() / spectra.shape[1])
+    return torch.where(below > 0, above / below.clamp_min(_TINY), 1.0).clamp_max(1)

@@ -1,0 +1,157 @@
+"""The Dirichlet distribution, held by the logarithm of its concentrations.
+
+Everything is computed from `log_alpha`, so that nothing overflows: the mean is a softmax, the log
+precision a logsumexp. The textbook formulas of entropies and divergences subtract numbers of order
+alpha log alpha that nearly cancel. Here the cancelling parts are taken out analytically, which leaves
+two residuals that stay small for large arguments (x = exp(log_x)):
+
+    ρ(x) = ln Γ(x) − x ln x + x  ≈ −½ ln x + ½ ln 2π
+    κ(x) = ψ(x + 1) − ln x       ≈ 1 / (2x)
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Above this the asymptotic series is used; its first dropped term is then below 1e-13 (chosen).
+_LARGE = math.log(25.0)
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Dirichlet distributions over C classes, one for each row of `log_alpha` (..., C)."""
+
+    log_alpha: Tensor
+
+    @property
+    def alpha(self) -> Tensor:
+        """Concentrations α (..., C); overflows to infinity where log α exceeds the type's range."""
+        return self.log_alpha.exp()
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self.log_alpha.shape[-1]
+
+    @property
+    def log_precision(self) -> Tensor:
+        """ln α₀ = logsumexp_c ln α_c, (...)."""
+        return self.log_alpha.logsumexp(-1)
+
+    @property
+    def precision(self) -> Tensor:
+        """α₀ = Σ_c α_c, (...)."""
+        return self.log_precision.exp()
+
+    @property
+    def mean(self) -> Tensor:
+        """m = α / α₀ = softmax(ln α), (..., C)."""
+        return self.log_alpha.softmax(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        """m_c (1 − m_c) / (α₀ + 1), (..., C); 1 / (α₀ + 1) is a sigmoid of −ln α₀."""
+        mean = self.mean
+        return mean * (1 - mean) * torch.sigmoid(-self.log_precision).unsqueeze(-1)
+
+    @property
+    def entropy_of_mean(self) -> Tensor:
+        """Total uncertainty H(m) = −Σ_c m_c ln m_c, (...)."""
+        log_mean = self.log_alpha.log_softmax(-1)
+        return -(log_mean.exp() * log_mean).sum(-1)
+
+    @property
+    def expected_entropy(self) -> Tensor:
+        """Data uncertainty E[H(π)] = −Σ_c m_c (ψ(α_c + 1) − ψ(α₀ + 1)), (...)."""
+        return self.entropy_of_mean - self.mutual_information
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """Knowledge uncertainty H(m) − E[H(π)] = Σ_c m_c κ(α_c) − κ(α₀), (...)."""
+        return (self.mean * _kappa(self.log_alpha)).sum(-1) - _kappa(self.log_precision)
+
+    @property
+    def differential_entropy(self) -> Tensor:
+        """ln B(α) + (α₀ − C) ψ(α₀) − Σ_c (α_c − 1) ψ(α_c), (...).
+
+        Written as Σ_c g(α_c) − g(α₀) − (C − 1) ψ(α₀) with g(x) = ln Γ(x) − (x − 1) ψ(x) + x, whose
+        added x cancels in the sum.
+        """
+        log_precision = self.log_precision
+        return (
+            _entropy_term(self.log_alpha).sum(-1)
+            - _entropy_term(log_precision)
+            - (self.num_classes - 1) * (log_precision + _psi_residual(log_precision))
+        )
+
+    @property
+    def vacuity(self) -> Tensor:
+        """Uncertainty mass u = C / α₀, (...); at most 1 when every α_c ≥ 1, as in EDL."""
+        return (math.log(self.num_classes) - self.log_precision).exp()
+
+    def kl(self, other: "Dirichlet") -> Tensor:
+        """KL(self ‖ other) = ln B(β) − ln B(α) + Σ_c (α_c − β_c)(ψ(α_c) − ψ(α₀)), (...), ≥ 0.
+
+        Written with the means m_α, m_β as β₀ Σ_c m_β ln(m_β / m_α) + Σ_c r(β_c, α_c) − r(β₀, α₀),
+        r(b, a) = ρ(b) − ρ(a) − (b − a)(ψ(a) − ln a), so that it vanishes for equal arguments however
+        large they are. It is of order β / α, which float32 can't hold at the extremes: computed in
+        float64, it saturates at the largest number of the type of `log_alpha`.
+        """
+        if other.log_alpha.shape[-1] != self.num_classes:
+            raise ValueError(
+                f"KL between Dirichlets of {self.num_classes} and {other.log_alpha.shape[-1]} "
+                "classes; expected the same number: pass distributions over the same classes"
+            )
+        log_a, log_b = self.log_alpha.double(), other.log_alpha.double()
+        log_a0, log_b0 = log_a.logsumexp(-1), log_b.logsumexp(-1)
+        log_mean_a, log_mean_b = log_a.log_softmax(-1), log_b.log_softmax(-1)
+        categorical = (log_mean_b.exp() * (log_mean_b - log_mean_a)).sum(-1)
+        rest = _kl_term(log_b, log_a).sum(-1) - _kl_term(log_b0, log_a0)
+        dtype = self.log_alpha.dtype
+        return (log_b0.exp() * categorical + rest).clamp(0, torch.finfo(dtype).max).to(dtype)
+
+    def kl_to_uniform(self) -> Tensor:
+        """KL(self ‖ Dir(1)) = −differential entropy − ln Γ(C), (...), ≥ 0."""
+        return -self.differential_entropy - math.lgamma(self.num_classes)
+
+
+def _entropy_term(log_x: Tensor) -> Tensor:
+    """g(x) = ln Γ(x) − (x − 1) ψ(x) + x = ρ(x) + ln x − (x − 1)(ψ(x) − ln x)."""
+    psi = _psi_residual(log_x)
+    return _rho(log_x) + log_x + psi - log_x.exp() * psi
+
+
+def _kl_term(log_b: Tensor, log_a: Tensor) -> Tensor:
+    """r(b, a) = ρ(b) − ρ(a) − (b − a)(ψ(a) − ln a)."""
+    return _rho(log_b) - _rho(log_a) - (log_b.exp() - log_a.exp()) * _psi_residual(log_a)
+
+
+def _rho(log_x: Tensor) -> Tensor:
+    """ρ(x) = ln Γ(x) − x ln x + x."""
+    small = log_x.clamp_max(_LARGE)
+    x = small.exp()
+    # ln Γ(x) = ln Γ(x + 1) − ln x keeps both value and gradient finite as x tends to 0.
+    direct = torch.lgamma(x + 1) - small - x * small + x
+    large = log_x.clamp_min(_LARGE)
+    y = (-large).exp()
+    y2 = y * y
+    correction = y * (1 / 12 - y2 * (1 / 360 - y2 * (1 / 1260 - y2 / 1680)))
+    series = 0.5 * math.log(2 * math.pi) - 0.5 * large + correction
+    return torch.where(log_x < _LARGE, direct, series)
+
+
+def _kappa(log_x: Tensor) -> Tensor:
+    """κ(x) = ψ(x + 1) − ln x."""
+    small = log_x.clamp_max(_LARGE)
+    direct = torch.digamma(small.exp() + 1) - small
+    y = (-log_x.clamp_min(_LARGE)).exp()
+    y2 = y * y
+    series = 0.5 * y - y2 * (1 / 12 - y2 * (1 / 120 - y2 * (1 / 252 - y2 / 240)))
+    return torch.where(log_x < _LARGE, direct, series)
+
+
+def _psi_residual(log_x: Tensor) -> Tensor:
+    """ψ(x) − ln x = κ(x) − 1 / x."""
+    return _kappa(log_x) - (-log_x).exp()

@@ -1,0 +1,85 @@
+"""Batches from what users have: a DataLoader, a pair of tensors, or any iterable of batches."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
+
+from daedl.outputs import Batch
+
+Data = Iterable[Batch] | tuple[Tensor, Tensor]
+
+
+def as_batches(data: Data, batch_size: int, shuffle: bool) -> Iterable[Batch]:
+    """`data` itself if it gives batches; (images, targets) tensors in batches of `batch_size`."""
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(x, Tensor) for x in data):
+        images, targets = data
+        if len(images) != len(targets):
+            raise ValueError(
+                f"{len(images)} images but {len(targets)} labels; expected one label for each image"
+            )
+        if len(images) == 0:
+            raise ValueError("there are no images; expected at least one")
+        return DataLoader(TensorDataset(images, targets), batch_size, shuffle)
+    return data  # type: ignore[return-value]
+
+
+def in_order(batches: Iterable[Batch], rank: int = 0, world_size: int = 1) -> Iterable[Batch]:
+    """The same samples, each once, in order and none dropped; of several processes, this one's share.
+
+    A density must see every sample exactly once, so a shuffling DataLoader is rebuilt without
+    shuffling, and shares are not padded to equal length. Where the samples are chosen by a sampler of
+    the user's own, or are not a DataLoader's, they are taken as they come.
+    """
+    plain = (
+        isinstance(batches, DataLoader)
+        and not isinstance(batches.dataset, IterableDataset)
+        and type(batches.batch_sampler) is BatchSampler
+        and _takes_all(batches.sampler)
+    )
+    if not plain:
+        if world_size > 1:
+            raise ValueError(
+                f"several processes cannot share the samples of a {type(batches).__name__} with a "
+                "sampler of its own; expected a DataLoader over a dataset with a length, shuffled or "
+                "not: choose samples with torch.utils.data.Subset instead"
+            )
+        return batches
+    return _rebuilt(batches, range(rank, len(batches.dataset), world_size))  # type: ignore
+
+
+def _takes_all(sampler: Any) -> bool:
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(sampler.data_source)  # type: ignore[arg-type]
+    return type(sampler) is SequentialSampler
+
+
+def _rebuilt(loader: DataLoader[Batch], indices: Sequence[int]) -> DataLoader[Batch]:
+    return DataLoader(
+        loader.dataset,
+        batch_size=loader.batch_size,
+        sampler=indices,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+    )
+
+
+def generators(batches: Iterable[Batch]) -> list[torch.Generator]:
+    """The random generators that a DataLoader draws its order from, if it has its own."""
+    found = [getattr(batches, "generator", None)]
+    found.append(getattr(getattr(batches, "sampler", None), "generator", None))
+    unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
+    return list(unique.values())

@@ -1,0 +1,65 @@
+"""Losses of Dirichlet predictions, in closed form.
+
+`log_alpha` is (B, C), `targets` (B,) class indices. `reduction` is "none" for (B,), else "mean" or "sum".
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from daedl.dirichlet import Dirichlet
+
+Reduction = Literal["none", "mean", "sum"]
+
+
+def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
+    """Per-sample `losses` (B,) as they are, or their mean or sum."""
+    match reduction:
+        case "none":
+            return losses
+        case "mean":
+            return losses.mean()
+        case "sum":
+            return losses.sum()
+    raise ValueError(f"reduction is {reduction!r}; expected 'none', 'mean' or 'sum'")
+
+
+def expected_mse(log_alpha: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
+    """E_{π ~ Dir(α)} ‖y − π‖² = Σ_c (y_c − m_c)² + Σ_c m_c (1 − m_c) / (α₀ + 1).
+
+    The first term of the paper's Eq. 2 (Sensoy et al., 2018).
+    """
+    dirichlet = Dirichlet(log_alpha)
+    onehot = F.one_hot(targets, log_alpha.shape[-1])
+    bias = (onehot - dirichlet.mean).square().sum(-1)
+    return reduce(bias + dirichlet.variance.sum(-1), reduction)
+
+
+def masked_kl_to_uniform(
+    log_alpha: Tensor, targets: Tensor, reduction: Reduction = "mean"
+) -> Tensor:
+    """KL(Dir(α̃) ‖ Dir(1)) with α̃ = y + (1 − y) ⊙ α: the true class's concentration is set to 1.
+
+    The second term of the paper's Eq. 2, without its weight. Its gradient with respect to the true
+    class's log_alpha is zero.
+    """
+    onehot = F.one_hot(targets, log_alpha.shape[-1]).bool()
+    masked = torch.where(onehot, torch.zeros_like(log_alpha), log_alpha)
+    return reduce(Dirichlet(masked).kl_to_uniform(), reduction)
+
+
+def annealed(weight: float, epoch: float, over_epochs: int) -> float:
+    """λ_t = weight · min(1, t / over_epochs), t the zero-based epoch; `over_epochs` 0 is constant."""
+    return weight if over_epochs == 0 else weight * min(1.0, epoch / over_epochs)
+
+
+def evidential(
+    log_alpha: Tensor, targets: Tensor, kl_weight: float, reduction: Reduction = "mean"
+) -> Tensor:
+    """Expected MSE + λ · masked KL to uniform: the paper's Eq. 2 with λ = `kl_weight`."""
+    losses = expected_mse(log_alpha, targets, "none")
+    if kl_weight != 0:
+        losses = losses + kl_weight * masked_kl_to_uniform(log_alpha, targets, "none")
+    return reduce(losses, reduction)

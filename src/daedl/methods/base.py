@@ -1,0 +1,95 @@
+"""The contract that every method keeps: from a network's outputs to a prediction, with its loss."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from daedl import losses
+from daedl.networks import Network
+from daedl.outputs import Outputs
+from daedl.prediction import Prediction
+from daedl.spectral import SpectralNorm, is_normalized, spectral_normalize
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A paper's way from features and logits to a prediction; a record of settings, with no state.
+
+    A subclass gives `name`, `paper`, `loss` and `predict`. The other steps have defaults that most
+    methods leave alone, in the order in which they happen:
+
+        prepare        once, before training       spectral normalisation; extra heads or flows
+        training_loss  each training step          what sees images: extra batches, several passes
+        loss           each training step, and validation
+        fit            once, after training        a density, a temperature, neighbours, ...
+        forward        each prediction             several passes, dropout kept on
+        predict        each prediction
+
+    Attributes:
+        spectral: spectral normalisation of the network, or None for none.
+        reduction: whether a training step's loss is the mean or the sum over the batch.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    needs_fit: ClassVar[bool] = False
+
+    spectral: SpectralNorm | None = None
+    reduction: Literal["mean", "sum"] = "mean"
+
+    def prepare(self, network: Network) -> Network:
+        """Make `network` ready for training with this method, in place, and return it.
+
+        A network that is spectrally normalised already is left as it is.
+        """
+        if self.spectral is not None and not is_normalized(network):
+            spectral_normalize(network, self.spectral)
+        return network
+
+    def training_loss(
+        self, network: nn.Module, images: Tensor, targets: Tensor, epoch: int
+    ) -> Tensor:
+        """Scalar loss of a training batch: images (B, ...), targets (B,), zero-based epoch."""
+        return losses.reduce(self.loss(network(images), targets, epoch), self.reduction)
+
+    @abstractmethod
+    def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
+        """Loss of each sample (B,).
+
+        Validation passes an infinite epoch, so that an annealed weight stands at its final value and
+        the losses of different epochs can be compared.
+        """
+
+    def fit(self, outputs: Outputs, targets: Tensor) -> nn.Module | None:
+        """Fit what the method needs to all training outputs; None if it needs nothing.
+
+        With several processes each calls it with its own share of the samples.
+        """
+        del outputs, targets
+        return None
+
+    def forward(self, network: nn.Module, images: Tensor) -> Outputs:
+        """Outputs for prediction of images (B, ...); the network is in eval mode."""
+        return network(images)  # type: ignore[no-any-return]
+
+    @abstractmethod
+    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
+        """The prediction for outputs of B images; `fitted` is what `fit` returned."""
+
+    def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> nn.Module:
+        """What `fit` returned, from its `state_dict()` and its `settings()`."""
+        raise NotImplementedError(f"{self.name} fits nothing, so there is nothing to restore")
+
+    def arguments(self) -> dict[str, Any]:
+        """What `build(name, **arguments)` needs to make this method again; JSON-able."""
+        return asdict(self)
+
+    def __post_init__(self) -> None:
+        if self.reduction not in ("mean", "sum"):
+            raise ValueError(f"reduction is {self.reduction!r}; expected 'mean' or 'sum'")
+        # A model file holds the settings as a plain mapping.
+        if isinstance(self.spectral, Mapping):
+            object.__setattr__(self, "spectral", SpectralNorm(**self.spectral))

@@ -1,0 +1,111 @@
+"""What every method returns: probabilities, and uncertainties that are larger when less is known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from daedl.checks import require_finite
+from daedl.dirichlet import Dirichlet
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictions for B images over C classes.
+
+    Attributes:
+        probs: expected class probabilities (B, C).
+        labels: predicted classes (B,).
+        aleatoric: 1 − max_c probs (B,); larger = more uncertain.
+        epistemic: −ln α₀ (B,), or another measure of missing knowledge; larger = more uncertain. None
+            for a method that has none.
+        log_alpha: log concentrations of the predicted Dirichlet (B, C), if the method predicts one.
+        density_score: normalised log density of the features in [0, 1], (B,), if it has a density.
+        log_density: log p(features) (B,), if it has a density.
+    """
+
+    probs: Tensor
+    labels: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor | None = None
+    log_alpha: Tensor | None = None
+    density_score: Tensor | None = None
+    log_density: Tensor | None = None
+
+    @classmethod
+    def from_probs(cls, probs: Tensor, epistemic: Tensor | None = None) -> "Prediction":
+        """A prediction from class probabilities (B, C)."""
+        require_finite(probs, "probs")
+        return cls(
+            probs=probs, labels=probs.argmax(-1), aleatoric=_rest_of_max(probs), epistemic=epistemic
+        )
+
+    @classmethod
+    def from_dirichlet(
+        cls,
+        log_alpha: Tensor,
+        labels: Tensor | None = None,
+        density_score: Tensor | None = None,
+        log_density: Tensor | None = None,
+    ) -> "Prediction":
+        """A prediction from log concentrations (B, C).
+
+        The paper scores with max_c m_c and α₀, where larger means more certain; the sign is turned
+        here and nowhere else. `labels` are given where all concentrations can tie.
+        """
+        require_finite(log_alpha, "log_alpha")
+        dirichlet = Dirichlet(log_alpha)
+        probs = dirichlet.mean
+        return cls(
+            probs=probs,
+            labels=log_alpha.argmax(-1) if labels is None else labels,
+            aleatoric=_rest_of_max(probs),
+            epistemic=-dirichlet.log_precision,
+            log_alpha=log_alpha,
+            density_score=density_score,
+            log_density=log_density,
+        )
+
+    @classmethod
+    def cat(cls, parts: Sequence["Prediction"]) -> "Prediction":
+        """Predictions of consecutive batches as one."""
+        if not parts:
+            raise ValueError("no predictions to join; expected at least one")
+        joined = {}
+        for field in fields(cls):
+            values = [getattr(part, field.name) for part in parts]
+            joined[field.name] = None if values[0] is None else torch.cat(values)
+        return cls(**joined)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def dirichlet(self) -> Dirichlet:
+        """The predicted Dirichlet, for every other measure that it has in closed form."""
+        if self.log_alpha is None:
+            raise ValueError(
+                "this method predicts probabilities, not a Dirichlet; use .probs, or a method such "
+                "as 'edl' or 'daedl'"
+            )
+        return Dirichlet(self.log_alpha)
+
+    @property
+    def alpha(self) -> Tensor:
+        """Concentrations α (B, C)."""
+        return self.dirichlet.alpha
+
+    def scores(self) -> dict[str, Tensor]:
+        """Every uncertainty score that the method offers, by name, each (B,), larger = more uncertain."""
+        scores = {"aleatoric": self.aleatoric}
+        if self.epistemic is not None:
+            scores["epistemic"] = self.epistemic
+        if self.log_density is not None:
+            scores["density"] = -self.log_density
+        return scores
+
+
+def _rest_of_max(probs: Tensor) -> Tensor:
+    """1 − max_c probs (B,), as the sum of the others: 1 − p would tie all that rounds to 1."""
+    return probs.scatter(-1, probs.argmax(-1, keepdim=True), 0.0).sum(-1)

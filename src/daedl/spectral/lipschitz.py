@@ -1,0 +1,282 @@
+"""An upper bound on how far a network can move its features or logits for a step in its input."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from daedl.checks import require_finite
+from daedl.networks.base import Network
+from daedl.networks.resnet import ResidualBlock
+from daedl.spectral.maps import KernelMatrix, Size, convolution, evaluating, input_sizes, leading
+
+Sizes = Mapping[nn.Module, list[Size]]
+
+# Never further apart after than before, in eval mode. Each has slope at most 1 or only rearranges.
+NONEXPANSIVE: tuple[type[nn.Module], ...] = (
+    nn.ReLU,
+    nn.ReLU6,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Softplus,
+    nn.Identity,
+    nn.Flatten,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+)
+AVERAGES = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+KNOWN: tuple[type[nn.Module], ...] = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.MaxPool1d,
+    nn.MaxPool2d,
+    *AVERAGES,
+    *NONEXPANSIVE,
+    ResidualBlock,
+)
+# Chosen: an estimate that lags behind a trained weight stays inside, a norm that matters outside.
+SLACK = 1e-2
+
+
+@dataclass(frozen=True)
+class LayerBound:
+    """What one layer contributes: `factor`; for a residual block also what is `inside` it.
+
+    `kernel_norm` is the norm of a convolution's reshaped kernel, for comparison with its factor.
+    """
+
+    name: str
+    kind: str
+    factor: float
+    kernel_norm: float | None = None
+    inside: tuple["LayerBound", ...] = ()
+
+    def rows(self, depth: int = 0) -> Iterator[tuple[int, "LayerBound"]]:
+        """This layer and those inside it, each with its depth."""
+        yield depth, self
+        for layer in self.inside:
+            yield from layer.rows(depth + 1)
+
+
+@dataclass(frozen=True)
+class LipschitzBound:
+    """`value` is the product of the factors of `layers`; `notes` say what it rests on."""
+
+    part: str
+    value: float
+    layers: tuple[LayerBound, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        head = f"Lipschitz bound of the {self.part} in eval mode: {self.value:.4g}"
+        rows = [row for layer in self.layers for row in layer.rows(1)]
+        # ReLU and its like are most of a deep network and say nothing: left out at exactly 1.
+        rows = [(depth, layer) for depth, layer in rows if layer.factor != 1]
+        width = max((2 * depth + len(layer.name) for depth, layer in rows), default=0)
+        table = [
+            f"{'  ' * depth + layer.name:<{width}}  {layer.kind:<17}  {layer.factor:.4g}"
+            for depth, layer in rows
+        ]
+        return "\n".join([head, *table, *(f"note: {note}" for note in self.notes)])
+
+
+def lipschitz_bound(
+    network: Network, part: Literal["features", "logits"] = "features"
+) -> LipschitzBound:
+    """Bound the stretch of `network` in eval mode from inputs to features (B, H) or logits (B, C).
+
+        ‖f(x₁) − f(x₂)‖₂ ≤ value · ‖x₁ − x₂‖₂,   value = ∏ over layers of the layer's factor
+
+    (the paper's Lemma 1 claims value = 1 after spectral normalisation). Factors are converged norms
+    of the effective weights as linear maps on inputs of the network's own size; a residual block's
+    is bound(shortcut) + bound(branch). A module of unknown behaviour makes the value infinite, and
+    a note names it. The network isn't changed.
+    """
+    if part not in ("features", "logits"):
+        raise ValueError(
+            f"part is {part!r}; expected 'features' or 'logits': take the one whose bound you want"
+        )
+    for name, tensor in network.state_dict().items():
+        require_finite(tensor, name)
+    sizes = input_sizes(network)
+    notes: list[str] = []
+    with evaluating(network), torch.no_grad():
+        # A forward of its own may do anything; then only the list of modules is known.
+        if type(network).forward is Network.forward:
+            layers = _chain("extractor", network.extractor, sizes)
+            if part == "logits":
+                layers += _chain("classifier", network.classifier, sizes)
+        else:
+            layers = _leaves(network, part, sizes, notes)
+    for layer in layers:
+        notes += _notes_on(layer)
+    notes += _notes_on_kinds(layers)
+    return LipschitzBound(part, _product(layers), tuple(layers), tuple(notes))
+
+
+def _chain(name: str, module: nn.Module, sizes: Sizes) -> list[LayerBound]:
+    """The factors of modules that run in a row."""
+    if _is(module, nn.Sequential):
+        # Not named_children(), which leaves out a module that stands in the row a second time.
+        children = module._modules.items()
+        return [
+            b for key, child in children if child for b in _chain(f"{name}.{key}", child, sizes)
+        ]
+    runs = [_layer(name, module, shape, sizes) for shape in sizes[module]]
+    return [max(runs, key=lambda layer: layer.factor)] if runs else [_unknown(name, module)]
+
+
+def _leaves(network: Network, part: str, sizes: Sizes, notes: list[str]) -> list[LayerBound]:
+    """The factors of all modules of known kind inside, each as often as it runs."""
+    notes.append(
+        "the order of the modules inside isn't known: the product presumes that they run in a row, "
+        "with no sums between them and nothing done outside of modules"
+    )
+    layers: list[LayerBound] = []
+    counted = "\0"
+    for name, module in network.parts("features" if part == "features" else "all"):
+        if name.startswith(f"{counted}."):
+            continue
+        known = any(_is(module, kind) for kind in KNOWN)
+        leaf = known or not any(module.children())
+        if leaf and sizes[module]:
+            layers += [_layer(name, module, shape, sizes) for shape in sizes[module]]
+        elif leaf and any(True for _ in module.parameters()):
+            notes.append(f"{name} ({_kind(module)}) didn't run on a blank input and isn't counted")
+        elif not leaf and any(p is not None for p in module._parameters.values()):
+            layers.append(_unknown(name, module))
+        counted = name if leaf else counted
+    return layers
+
+
+def _layer(name: str, module: nn.Module, shape: Size, sizes: Sizes) -> LayerBound:
+    """The factor of one module on an input of `shape`."""
+    if _is(module, ResidualBlock):
+        return _residual(name, module, sizes)  # type: ignore[arg-type]
+    if any(_is(module, kind) for kind in (nn.Conv1d, nn.Conv2d)):
+        return _convolution(name, module, shape)  # type: ignore[arg-type]
+    factor = math.inf
+    if _is(module, nn.Linear):
+        factor = float(torch.linalg.matrix_norm(module.weight.double(), 2))
+    elif any(_is(module, kind) for kind in (nn.BatchNorm1d, nn.BatchNorm2d)):
+        factor = _batch_norm(module)  # type: ignore[arg-type]
+    elif any(_is(module, kind) for kind in (nn.MaxPool1d, nn.MaxPool2d)):
+        factor = _max_pool(module)  # type: ignore[arg-type]
+    elif any(_is(module, kind) for kind in AVERAGES):
+        factor = _average_pool(module, shape)
+    elif any(_is(module, kind) for kind in NONEXPANSIVE):
+        factor = 1.0
+    return LayerBound(name, _kind(module), factor)
+
+
+def _convolution(name: str, layer: nn.Conv1d | nn.Conv2d, shape: Size) -> LayerBound:
+    if layer.padding_mode != "zeros":  # it copies pixels into the border, which the map doesn't
+        return LayerBound(name, f"{_kind(layer)} with {layer.padding_mode} padding", math.inf)
+    weight = layer.weight
+    factor = leading(convolution(layer, shape[-len(layer.kernel_size) :]), weight).upper
+    return LayerBound(name, _kind(layer), factor, leading(KernelMatrix(), weight).sigma)
+
+
+def _residual(name: str, block: ResidualBlock, sizes: Sizes) -> LayerBound:
+    """ReLU(shortcut(x) + branch(x)) moves at most as far as both together."""
+    shortcut = _chain(f"{name}.shortcut", block.shortcut, sizes)
+    branch = _chain(f"{name}.branch", block.branch, sizes)
+    activation = _chain(f"{name}.activation", block.activation, sizes)
+    factor = (_product(shortcut) + _product(branch)) * _product(activation)
+    return LayerBound(name, _kind(block), factor, inside=(*shortcut, *branch, *activation))
+
+
+def _batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> float:
+    """max |γ| / √(running variance + ε); without running statistics the batch decides."""
+    if layer.running_var is None:
+        return math.inf
+    scale = (layer.running_var.double() + layer.eps).rsqrt()
+    return float((scale if layer.weight is None else scale * layer.weight.double().abs()).max())
+
+
+def _max_pool(layer: nn.MaxPool1d | nn.MaxPool2d) -> float:
+    """√(windows that one pixel is in): each maximum moves no further than its window does."""
+    axes = 2 if isinstance(layer, nn.MaxPool2d) else 1
+    windows = 1
+    for k, s, d in zip(
+        *(_per_axis(n, axes) for n in (layer.kernel_size, layer.stride, layer.dilation)),
+        strict=True,
+    ):
+        windows *= min(k, math.ceil((d * (k - 1) + 1) / s))
+    return math.sqrt(windows)
+
+
+@torch.enable_grad()
+def _average_pool(layer: nn.Module, shape: Size) -> float:
+    """‖A‖₂ ≤ √(largest row sum · largest column sum), exact where windows don't overlap."""
+    axes = 1 if isinstance(layer, nn.AvgPool1d | nn.AdaptiveAvgPool1d) else 2
+    ones = torch.ones(1, 1, *shape[-axes:], dtype=torch.float64, requires_grad=True)
+    rows = layer(ones)
+    (columns,) = torch.autograd.grad(rows.sum(), ones)
+    return math.sqrt(float(rows.detach().max()) * float(columns.max()))
+
+
+def _notes_on(layer: LayerBound) -> list[str]:
+    """What is to be said of single layers: unbounded ones, and kernels whose norm misleads."""
+    notes = []
+    for _, row in layer.rows():
+        if math.isinf(row.factor) and not any(math.isinf(inner.factor) for inner in row.inside):
+            notes.append(
+                f"{row.name} is a {row.kind} that can't be bounded, so neither can the whole"
+            )
+        elif row.kernel_norm is not None and row.kernel_norm <= 1 + SLACK < row.factor:
+            notes.append(
+                f"{row.name}'s kernel norm is {row.kernel_norm:.3g} but its operator norm is "
+                f"{row.factor:.3g}: normalise with norm='operator' to bound it"
+            )
+    return notes
+
+
+def _notes_on_kinds(layers: list[LayerBound]) -> list[str]:
+    rows = [row for layer in layers for _, row in layer.rows()]
+    notes = []
+    batch_norms = [row for row in rows if row.kind.startswith("BatchNorm")]
+    if batch_norms:
+        largest = max(batch_norms, key=lambda row: row.factor)
+        notes.append(
+            "BatchNorm isn't spectrally normalised: its factors hold in eval mode only, and may "
+            f"exceed 1 (the largest is {largest.factor:.3g}, at {largest.name})"
+        )
+    if any(row.kind == "ResidualBlock" for row in rows):
+        notes.append(
+            "a residual sum's bound is the sum of its two sides': layers that are 1-Lipschitz give "
+            "at most 2 for each block, not 1"
+        )
+    return notes
+
+
+def _product(layers: list[LayerBound]) -> float:
+    value = math.prod(layer.factor for layer in layers)
+    return math.inf if math.isnan(value) else value  # 0 times an unbounded layer
+
+
+def _unknown(name: str, module: nn.Module) -> LayerBound:
+    return LayerBound(name, _kind(module), math.inf)
+
+
+def _is(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether `module` computes what `kind` does: a subclass with another forward need not."""
+    return isinstance(module, kind) and type(module).forward is kind.forward
+
+
+def _kind(module: nn.Module) -> str:
+    """The class as its user knows it, without the subclass that a parametrisation makes of it."""
+    kind = type(module)
+    return (kind.__bases__[0] if parametrize.is_parametrized(module) else kind).__name__
+
+
+def _per_axis(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
+    return (value,) * axes if isinstance(value, int) else tuple(value)

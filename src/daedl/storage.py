@@ -1,0 +1,115 @@
+"""Model files: safetensors with a JSON description in the header; no pickle, written atomically.
+
+Layout: every tensor in safetensors' own format; under the metadata key "daedl" a JSON object with
+`format` (the layout's version), `version` (the library's) and whatever the classifier adds; under
+"sha256" a digest of the JSON and of all tensors, which tells a damaged or altered file from a whole one
+(it is no signature: who alters a file can alter the digest too).
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+FORMAT = 1
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to a temporary file beside `path`, then rename it: `path` is old or new, never half."""
+    handle = None
+    try:
+        handle = tempfile.NamedTemporaryFile(  # noqa: SIM115 (renamed, so closed by hand)
+            dir=path.parent, prefix=f".{path.name}.", delete=False
+        )
+        with handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        Path(handle.name).replace(path)
+    except BaseException as error:
+        if handle is not None:
+            with contextlib.suppress(OSError):
+                Path(handle.name).unlink()
+        if isinstance(error, OSError):
+            raise OSError(
+                error.errno,
+                f"cannot write {len(data):,} bytes to {path}: {error.strerror or error}; expected a "
+                "folder that exists, may be written to and has room. What was there before is whole",
+            ) from error
+        raise
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+    """Write `tensors` and the JSON-able `description` to the file `path`."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps({"format": FORMAT, **description}, sort_keys=True)
+    metadata = {"daedl": text, "sha256": _digest(plain, text)}
+    write_atomically(path, safetensors.torch.save(plain, metadata))
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a file that `save` wrote; anything else is refused with the reason."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no model file at {path}; expected one written by Classifier.save")
+    with path.open("rb") as file:
+        start = file.read(8)
+    if start.startswith((b"PK\x03\x04", b"\x80")):
+        raise ValueError(
+            f"{path} is a pickle or a torch.save archive; refused, because loading one can run any "
+            "code. Load it yourself if you trust it, and save with Classifier.save"
+        )
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(
+            f"{path} is truncated or not a model file ({error}); expected one written by "
+            "Classifier.save: copy it again"
+        ) from error
+    if "daedl" not in metadata:
+        raise ValueError(
+            f"{path} is a safetensors file without a daedl description; expected one written by "
+            "Classifier.save"
+        )
+    text = metadata["daedl"]
+    try:
+        description = json.loads(text)
+        newer = description["format"] > FORMAT
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(_damaged(path)) from error
+    if newer:
+        raise ValueError(
+            f"{path} has format {description['format']}, written by daedl "
+            f"{description.get('version', 'of unknown version')}; this version reads up to "
+            f"{FORMAT}: upgrade daedl"
+        )
+    if metadata.get("sha256") != _digest(tensors, text):
+        raise ValueError(_damaged(path))
+    return tensors, description
+
+
+def _damaged(path: Path) -> str:
+    return (
+        f"{path} is damaged or was altered: its contents do not match their digest; expected a file "
+        "as Classifier.save wrote it: copy it again"
+    )
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        # Scalars have no byte view of their own, hence the reshape.
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

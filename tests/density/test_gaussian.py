@@ -1,0 +1,181 @@
+"""The Gaussian density against worked numbers, torch.distributions and scikit-learn."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.covariance import oas
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+from torch.distributions import MultivariateNormal
+
+from daedl.density import ClassStatistics, GaussianDensity, MinMax
+
+
+def reference(features, statistics, covariances):
+    """Mixture log density by torch.distributions, float64."""
+    shares = (statistics.counts / statistics.counts.sum()).log()
+    normals = MultivariateNormal(statistics.means, covariance_matrix=torch.stack(covariances))
+    return (shares + normals.log_prob(features.double()[:, None])).logsumexp(-1)
+
+
+def exact_statistics(means, covariances, counts):
+    """Statistics whose unbiased covariances are exactly the given ones."""
+    counts = torch.tensor(counts, dtype=torch.float64)
+    scatter = torch.tensor(covariances, dtype=torch.float64) * (counts - 1)[:, None, None]
+    return ClassStatistics(counts, torch.tensor(means, dtype=torch.float64), scatter, "full")
+
+
+class Unbiased(BaseEstimator):
+    """The paper's covariance, divided by N - 1; scikit-learn's own divides by N."""
+
+    def fit(self, samples):
+        self.covariance_ = np.cov(samples.T)
+        return self
+
+
+def test_worked_numbers():
+    statistics = exact_statistics(
+        [[0.0, 0.0], [3.0, 0.0]], [[[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 0.5]]], [600, 400]
+    )
+    density = GaussianDensity.fit(statistics)
+    feature = torch.tensor([[1.0, 1.0]])
+    each = density.class_log_densities(feature)[0] - torch.tensor([0.6, 0.4]).double().log()
+    assert each.tolist() == pytest.approx([-2.83788, -3.83788], abs=5e-6)
+    log_density = density(feature)
+    assert float(log_density) == pytest.approx(-3.12936, abs=5e-6)
+    score = MinMax(low=-6.0, high=-2.0)(log_density)
+    assert float(score) == pytest.approx(0.717659, abs=5e-7)
+    logits = torch.tensor([2.0, 0.0, -1.0])
+    assert float((score * logits).exp().sum()) == pytest.approx(5.68887, abs=5e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_full_covariance_is_the_mixture_of_normals(blobs, dtype):
+    features, targets = blobs
+    statistics = ClassStatistics.of(features, targets, 3)
+    density = GaussianDensity.fit(statistics).cast(dtype)
+    assert (density.amount == 0).all()
+    expected = reference(features, statistics, list(statistics.covariances()))
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(density(features), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("structure", ["tied", "diagonal"])
+def test_other_structures_are_mixtures_of_normals(blobs, structure):
+    features, targets = blobs
+    statistics = ClassStatistics.of(features, targets, 3, structure)
+    covariances = list(statistics.covariances())
+    if structure == "tied":
+        covariances = covariances * 3
+    else:
+        covariances = [torch.diag(variances) for variances in covariances]
+    expected = reference(features, statistics, covariances)
+    torch.testing.assert_close(GaussianDensity.fit(statistics)(features), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_class_posteriors_are_those_of_quadratic_discriminant_analysis(blobs):
+    features, targets = blobs
+    density = GaussianDensity.fit(ClassStatistics.of(features, targets, 3))
+    ours = density.class_log_densities(features).softmax(-1)
+    qda = QuadraticDiscriminantAnalysis(solver="eigen", covariance_estimator=Unbiased())
+    qda.fit(features.double().numpy(), targets.numpy())
+    np.testing.assert_allclose(ours, qda.predict_proba(features.double().numpy()), atol=1e-9)
+
+
+def test_more_features_than_one_scoring_block(blobs, monkeypatch):
+    features, targets = blobs
+    density = GaussianDensity.fit(ClassStatistics.of(features, targets, 3))
+    expected = density(features)
+    monkeypatch.setattr("daedl.density.gaussian._ELEMENTS", 100)
+    torch.testing.assert_close(density(features), expected, rtol=1e-13, atol=1e-13)
+
+
+def test_singular_class_is_shrunk_as_scikit_learn_does():
+    generator = torch.Generator().manual_seed(3)
+    features = torch.randn(40, 30, generator=generator, dtype=torch.float64)
+    targets = torch.tensor([0] * 12 + [1] * 28)
+    density = GaussianDensity.fit(ClassStatistics.of(features, targets, 2))
+    for c in (0, 1):
+        _, amount = oas(features[targets == c].numpy())
+        assert float(density.amount[c]) == pytest.approx(amount, rel=1e-9)
+    assert torch.isfinite(density(features)).all()
+
+
+def test_only_the_singular_class_is_shrunk():
+    generator = torch.Generator().manual_seed(3)
+    features = torch.randn(500, 6, generator=generator)
+    targets = (torch.arange(500) < 5).long()
+    density = GaussianDensity.fit(ClassStatistics.of(features, targets, 2))
+    assert density.amount[0] == 0
+    assert 0 < density.amount[1] <= 1
+
+
+def test_tiny_class_constant_feature_and_more_features_than_samples():
+    """Ten classes of at most 20 samples, one of 3, in 32 dimensions of which one never varies."""
+    generator = torch.Generator().manual_seed(4)
+    targets = torch.cat([torch.arange(9).repeat_interleave(20), torch.full((3,), 9)])
+    features = torch.randn(183, 32, generator=generator) + targets[:, None]
+    features[:, 7] = 0.25
+    density = GaussianDensity.fit(ClassStatistics.of(features, targets, 10))
+    shrunk = density.shrunk
+    assert (shrunk.amount > 0).all()
+    assert shrunk.amount[9] > 0.5
+    assert torch.isfinite(shrunk.condition).all()
+    assert (shrunk.effective_rank >= 1).all()
+    assert (shrunk.effective_rank <= 32).all()
+    inside, outside = density(features), density(features + 50)
+    assert torch.isfinite(inside).all()
+    assert inside.min() > outside.max()
+
+
+@pytest.mark.parametrize("copies", [1, 5])
+def test_class_without_spread_borrows_the_others(copies):
+    generator = torch.Generator().manual_seed(5)
+    features = torch.cat([torch.randn(50, 3, generator=generator), torch.ones(copies, 3)])
+    targets = torch.tensor([0] * 50 + [1] * copies)
+    density = GaussianDensity.fit(ClassStatistics.of(features, targets, 2))
+    assert density.amount.tolist() == [0, 1]
+    assert torch.isfinite(density(features)).all()
+
+
+def test_condition_number_and_effective_rank_are_those_of_the_covariance(blobs):
+    statistics = ClassStatistics.of(*blobs, 3)
+    shrunk = GaussianDensity.fit(statistics, shrinkage=0.1).shrunk
+    for c, covariance in enumerate(statistics.covariances()):
+        mean_variance = covariance.trace() / 4
+        used = 0.9 * covariance + 0.1 * mean_variance * torch.eye(4, dtype=torch.float64)
+        assert float(shrunk.condition[c]) == pytest.approx(np.linalg.cond(used), rel=1e-9)
+        values = np.linalg.eigvalsh(covariance)
+        shares = values / values.sum()
+        expected = np.exp(-(shares * np.log(shares)).sum())
+        assert float(shrunk.effective_rank[c]) == pytest.approx(expected, rel=1e-9)
+
+
+def test_bad_input_is_named(blobs):
+    features, targets = blobs
+    statistics = ClassStatistics.of(features, targets, 4)
+    with pytest.raises(ValueError, match="no training sample of class 3 among 610"):
+        GaussianDensity.fit(statistics)
+    statistics = ClassStatistics.of(features, targets, 3)
+    with pytest.raises(ValueError, match="shrinkage is 2"):
+        GaussianDensity.fit(statistics, shrinkage=2)
+    density = GaussianDensity.fit(statistics)
+    with pytest.raises(ValueError, match="fitted on 4 columns; pass outputs of the same network"):
+        density(torch.zeros(5, 84))
+    constant = ClassStatistics.of(torch.ones(10, 4), torch.arange(10) % 2, 2)
+    with pytest.raises(ValueError, match="do not vary within any class"):
+        GaussianDensity.fit(constant)
+    singular = ClassStatistics.of(features[:3], torch.tensor([0, 0, 1]), 2)
+    with pytest.raises(ValueError, match=r"class \d is singular.*use shrinkage='auto'"):
+        GaussianDensity.fit(singular, shrinkage=0.0)
+
+
+def test_types_survive_half_and_float_and_deepcopy(blobs):
+    features, targets = blobs
+    density = GaussianDensity.fit(ClassStatistics.of(features, targets, 3))
+    expected = density(features)
+    for other in (copy.deepcopy(density).half(), copy.deepcopy(density).float().to("cpu")):
+        assert other.scatter.dtype == torch.float64
+        assert torch.equal(other(features), expected)

@@ -1,0 +1,65 @@
+"""Normalisers: the paper's, and the one that outliers do not move."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daedl.density import NORMALIZERS, MinMax, SmoothQuantile
+
+values = st.floats(-1e6, 1e6)
+rows = st.lists(values, min_size=3, max_size=50, unique=True).map(
+    lambda row: torch.tensor(row, dtype=torch.float64)
+)
+
+
+def test_minmax_is_clipped_on_both_sides():
+    normalizer = MinMax.fit(torch.tensor([-6.0, -4.0, -2.0]))
+    scores = normalizer(torch.tensor([-100.0, -6.0, -3.0, -2.0, 5.0]))
+    assert scores.tolist() == [0.0, 0.0, 0.75, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", NORMALIZERS.values(), ids=list(NORMALIZERS))
+@given(rows, rows)
+def test_scores_stay_in_range_and_never_fall_with_density(kind, train, other):
+    if train.max() - train.min() < 1e-6:
+        return
+    normalizer = kind.fit(train)
+    scores = normalizer(other.sort().values)
+    assert ((scores >= 0) & (scores <= 1)).all()
+    assert (scores.diff() >= -1e-12).all()
+
+
+def test_smooth_quantile_is_continuous_with_equal_slopes_at_the_joints():
+    normalizer = SmoothQuantile(low=-10.0, high=10.0, level=0.05)
+    step = 1e-6
+    for joint in (-10.0, 10.0):
+        points = torch.tensor([joint - step, joint, joint + step], dtype=torch.float64)
+        left, right = normalizer(points).diff() / step
+        assert float(left) == pytest.approx(float(right), rel=1e-3)
+        assert float(left) == pytest.approx(0.9 / 20, rel=1e-3)
+
+
+def test_smooth_tails_never_tie_and_tend_to_zero_and_one():
+    normalizer = SmoothQuantile.fit(torch.linspace(-100, 100, 1001, dtype=torch.float64))
+    far = torch.tensor([-1e12, -1e9, -1e6, -1e3, -150.0], dtype=torch.float64)
+    scores = normalizer(far)
+    assert (scores.diff() > 0).all()
+    assert scores[0] < 1e-10
+    above = normalizer(torch.tensor([120.0, 1e3, 1e9], dtype=torch.float64))
+    assert (above.diff() > 0).all()
+    assert above[-1] > 1 - 1e-6
+
+
+def test_one_outlier_squashes_minmax_but_not_smooth_quantile():
+    train = torch.linspace(-100, 0, 1000, dtype=torch.float64)
+    outlier = torch.cat([train, torch.tensor([-1e5], dtype=torch.float64)])
+    inside = torch.linspace(-90, -10, 50, dtype=torch.float64)
+    assert MinMax.fit(outlier)(inside).min() > 0.99
+    clean, dirty = SmoothQuantile.fit(train)(inside), SmoothQuantile.fit(outlier)(inside)
+    torch.testing.assert_close(clean, dirty, rtol=0, atol=5e-3)
+
+
+def test_densities_without_range_are_refused():
+    with pytest.raises(ValueError, match=r"from 3\.0 to 3\.0; expected a range"):
+        MinMax.fit(torch.full((5,), 3.0))

@@ -1,0 +1,165 @@
+"""Dirichlet mathematics against torch.distributions, mpmath, Monte Carlo and worked numbers."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Dirichlet as Reference
+from torch.distributions import kl_divergence
+
+from daedl.dirichlet import Dirichlet
+
+SCALARS = (
+    "log_precision",
+    "precision",
+    "entropy_of_mean",
+    "expected_entropy",
+    "mutual_information",
+    "differential_entropy",
+    "vacuity",
+)
+log_alphas = st.lists(
+    st.lists(st.floats(-3, 9), min_size=3, max_size=3), min_size=1, max_size=4
+).map(lambda rows: torch.tensor(rows, dtype=torch.float64))
+
+
+def test_worked_numbers():
+    """alpha = (5, 2, 1.5): values from 40-digit arithmetic."""
+    d = Dirichlet(torch.tensor([5.0, 2.0, 1.5], dtype=torch.float64).log())
+    uniform = Dirichlet(torch.zeros(3, dtype=torch.float64))
+    expected = {
+        "entropy_of_mean": 0.958692,
+        "expected_entropy": 0.852927,
+        "mutual_information": 0.105765,
+        "differential_entropy": -1.51700,
+    }
+    for name, value in expected.items():
+        assert float(getattr(d, name)) == pytest.approx(value, abs=5e-6), name
+    assert float(d.kl(uniform)) == pytest.approx(0.823849, abs=5e-7)
+    assert float(d.kl_to_uniform()) == pytest.approx(0.823849, abs=5e-7)
+    assert float(uniform.kl(d)) == pytest.approx(2.45115, abs=5e-6)
+
+
+def test_uniform_dirichlet_of_ten_classes():
+    d = Dirichlet(torch.zeros(10, dtype=torch.float64))
+    assert float(d.differential_entropy) == pytest.approx(-12.8018, abs=5e-5)
+    assert float(d.vacuity) == pytest.approx(1.0)
+    assert float(d.kl_to_uniform()) == pytest.approx(0.0, abs=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(log_alphas, log_alphas)
+def test_agrees_with_torch_distributions(first, second):
+    ours, reference = Dirichlet(first), Reference(first.exp())
+    torch.testing.assert_close(ours.mean, reference.mean)
+    torch.testing.assert_close(ours.variance, reference.variance)
+    torch.testing.assert_close(ours.differential_entropy, reference.entropy(), rtol=1e-8, atol=1e-7)
+    other = second[:1].expand_as(first)
+    torch.testing.assert_close(
+        ours.kl(Dirichlet(other)),
+        kl_divergence(reference, Reference(other.exp())),
+        rtol=1e-7,
+        atol=1e-6,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(log_alphas, log_alphas)
+def test_invariants(first, second):
+    d = Dirichlet(first)
+    assert (d.mutual_information >= 0).all()
+    assert (d.expected_entropy >= 0).all()
+    assert (d.mutual_information <= d.entropy_of_mean + 1e-12).all()
+    assert (d.kl(Dirichlet(second[:1].expand_as(first))) >= 0).all()
+    assert (d.kl(d) <= 1e-9).all()
+    assert (d.kl_to_uniform() >= -1e-9).all()
+
+
+@pytest.mark.parametrize("row", [(80.0, -80.0, 0.0), (-80.0, -80.0, -80.0), (30.0, 29.0, -5.0)])
+def test_matches_mpmath_where_textbook_formulas_cancel(row):
+    """Float64 against 120 digits, for concentrations from e^-80 to e^80."""
+    with mpmath.workdps(120):
+        alpha = [mpmath.exp(x) for x in row]
+        a0 = mpmath.fsum(alpha)
+        log_beta = mpmath.fsum(map(mpmath.loggamma, alpha)) - mpmath.loggamma(a0)
+        entropy = (
+            log_beta
+            + (a0 - 3) * mpmath.digamma(a0)
+            - mpmath.fsum((a - 1) * mpmath.digamma(a) for a in alpha)
+        )
+        mean = [a / a0 for a in alpha]
+        expected_entropy = -mpmath.fsum(
+            m * (mpmath.digamma(a + 1) - mpmath.digamma(a0 + 1))
+            for m, a in zip(mean, alpha, strict=True)
+        )
+        mutual = -mpmath.fsum(m * mpmath.log(m) for m in mean) - expected_entropy
+    d = Dirichlet(torch.tensor(row, dtype=torch.float64))
+    assert float(d.differential_entropy) == pytest.approx(float(entropy), rel=1e-9)
+    assert float(d.mutual_information) == pytest.approx(float(mutual), rel=1e-6, abs=1e-14)
+
+
+def test_kl_of_large_concentrations_matches_mpmath():
+    a, b = (40.0, 39.0, 20.0), (39.5, 39.0, 21.0)
+    with mpmath.workdps(120):
+        alpha, beta = [mpmath.exp(x) for x in a], [mpmath.exp(x) for x in b]
+        a0, b0 = mpmath.fsum(alpha), mpmath.fsum(beta)
+        value = (
+            mpmath.fsum(map(mpmath.loggamma, beta))
+            - mpmath.loggamma(b0)
+            - mpmath.fsum(map(mpmath.loggamma, alpha))
+            + mpmath.loggamma(a0)
+            + mpmath.fsum(
+                (x - y) * (mpmath.digamma(x) - mpmath.digamma(a0))
+                for x, y in zip(alpha, beta, strict=True)
+            )
+        )
+    ours = Dirichlet(torch.tensor(a, dtype=torch.float64)).kl(
+        Dirichlet(torch.tensor(b, dtype=torch.float64))
+    )
+    assert float(ours) == pytest.approx(float(value), rel=1e-9)
+
+
+def test_expectations_agree_with_monte_carlo():
+    alpha = torch.tensor([4.0, 1.2, 0.6], dtype=torch.float64)
+    draws = torch.from_numpy(np.random.default_rng(0).dirichlet(alpha.numpy(), 200_000))
+    entropies = -(draws * draws.clamp_min(1e-300).log()).sum(-1)
+    d = Dirichlet(alpha.log())
+    error = 4 * float(entropies.std()) / math.sqrt(len(draws))
+    assert float(d.expected_entropy) == pytest.approx(float(entropies.mean()), abs=error)
+    torch.testing.assert_close(d.variance, draws.var(0), rtol=2e-2, atol=1e-4)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.floats(-80, 80, width=32), min_size=2, max_size=10))
+def test_values_and_gradients_are_finite_in_float32(row):
+    log_alpha = torch.tensor([row], dtype=torch.float32, requires_grad=True)
+    d = Dirichlet(log_alpha)
+    other = Dirichlet(log_alpha.detach().flip(-1))
+    values = [getattr(d, name) for name in SCALARS] + [d.kl(other), other.kl(d), d.kl_to_uniform()]
+    for value in [*values, d.mean.sum(-1), d.variance.sum(-1)]:
+        assert torch.isfinite(value).all()
+        (gradient,) = torch.autograd.grad(value.sum(), log_alpha, retain_graph=True)
+        assert torch.isfinite(gradient).all()
+
+
+def test_gradients_against_finite_differences():
+    log_alpha = torch.tensor([[-2.0, 0.5, 3.2, 3.3]], dtype=torch.float64, requires_grad=True)
+    other = Dirichlet(torch.tensor([[1.0, -0.5, 2.0, 0.1]], dtype=torch.float64))
+    for name in SCALARS:
+        assert torch.autograd.gradcheck(lambda x, n=name: getattr(Dirichlet(x), n), log_alpha)
+    assert torch.autograd.gradcheck(lambda x: Dirichlet(x).kl(other), log_alpha)
+
+
+def test_batched_shapes():
+    d = Dirichlet(torch.zeros(2, 5, 3))
+    assert d.mean.shape == d.variance.shape == d.alpha.shape == (2, 5, 3)
+    assert all(getattr(d, name).shape == (2, 5) for name in SCALARS)
+
+
+def test_kl_between_different_numbers_of_classes_is_refused():
+    with pytest.raises(ValueError, match="3 and 4 classes"):
+        Dirichlet(torch.zeros(3)).kl(Dirichlet(torch.zeros(4)))

@@ -1,0 +1,75 @@
+"""Losses against worked numbers, Monte Carlo and their stated properties."""
+
+import pytest
+import torch
+
+from daedl.losses import annealed, evidential, expected_mse, masked_kl_to_uniform
+
+LOGITS = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
+TARGET = torch.tensor([0])
+
+
+@pytest.mark.parametrize(
+    ("log_alpha", "mse", "kl"),
+    [
+        (LOGITS.relu().log1p(), 0.333333, 0.0),
+        (torch.nn.functional.softplus(LOGITS).log1p(), 0.448964, 0.140664),
+        (LOGITS, 0.0672066, 0.800513),
+    ],
+    ids=["relu", "softplus", "exp"],
+)
+def test_worked_numbers(log_alpha, mse, kl):
+    assert float(expected_mse(log_alpha, TARGET)) == pytest.approx(mse, abs=5e-7)
+    assert float(masked_kl_to_uniform(log_alpha, TARGET)) == pytest.approx(kl, abs=5e-7)
+
+
+def test_loss_and_gradient_of_the_exponential_parameterisation():
+    logits = LOGITS.clone().requires_grad_()
+    loss = evidential(logits, TARGET, kl_weight=0.05)
+    assert float(loss.detach()) == pytest.approx(0.107232, abs=5e-7)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    expected = torch.tensor([[-0.107605, 0.0808230, -0.0739270]], dtype=torch.float64)
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=5e-7)
+
+
+def test_reductions_of_two_samples():
+    logits = torch.cat([LOGITS, torch.tensor([[0.5, 1.5, -0.5]], dtype=torch.float64)])
+    targets = torch.tensor([0, 1])
+    each = evidential(logits, targets, 0.05, "none")
+    assert each.tolist() == pytest.approx([0.107232, 0.263845], abs=5e-7)
+    assert float(evidential(logits, targets, 0.05, "sum")) == pytest.approx(0.371077, abs=1e-6)
+    assert float(evidential(logits, targets, 0.05, "mean")) == pytest.approx(0.185538, abs=1e-6)
+    with pytest.raises(ValueError, match="'none', 'mean' or 'sum'"):
+        evidential(logits, targets, 0.05, "average")
+
+
+@pytest.mark.parametrize(("classes", "value"), [(3, 0.833333), (10, 0.981818)])
+def test_expected_mse_without_evidence(classes, value):
+    assert float(expected_mse(torch.zeros(1, classes), TARGET)) == pytest.approx(value, abs=1e-6)
+
+
+def test_expected_mse_is_the_expectation():
+    torch.manual_seed(0)
+    alpha = torch.tensor([2.0, 0.7, 1.5], dtype=torch.float64)
+    draws = torch.distributions.Dirichlet(alpha).sample((200_000,))
+    onehot = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
+    errors = (onehot - draws).square().sum(-1)
+    ours = float(expected_mse(alpha.log()[None], torch.tensor([1])))
+    assert ours == pytest.approx(float(errors.mean()), abs=4 * float(errors.std()) / 200_000**0.5)
+
+
+def test_masked_kl_ignores_the_true_class_and_pulls_others_to_one():
+    logits = torch.tensor([[3.0, 0.7, -1.2, 0.0]], dtype=torch.float64, requires_grad=True)
+    loss = masked_kl_to_uniform(logits, TARGET)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient[0, 0] == 0
+    assert gradient[0, 1] > 0 > gradient[0, 2]
+    at_one = torch.zeros(1, 4, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(masked_kl_to_uniform(at_one, TARGET), at_one)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-12)
+
+
+def test_annealing():
+    assert [annealed(1.0, t, 10) for t in (0, 5, 10, 200)] == [0.0, 0.5, 1.0, 1.0]
+    assert annealed(0.05, 0, 0) == 0.05
+    assert annealed(2.0, float("inf"), 10) == 2.0
