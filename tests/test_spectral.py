@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from daedl.networks import MLP, ConvNet, Network, ResNet18, Wrapped
-from daedl.spectral import SpectralNorm, bake, is_normalized, spectral_normalize
+from daedl.spectral import SpectralNorm, bake, normalization, spectral_normalize
 from daedl.spectral.maps import KernelMatrix, convolution, leading
 
 NORMS = ("kernel", "operator")
@@ -234,7 +234,7 @@ def test_deep_copies_are_independent(norm: Any) -> None:
             parameter.normal_()
     copied.train()(images)
     bake(copied)
-    assert is_normalized(network)
+    assert normalization(network) is not None
     assert torch.equal(network(images).logits, expected)
 
 
@@ -276,22 +276,22 @@ def test_baked_weights_give_the_same_outputs(norm: Any, training: bool) -> None:
     plain_keys = set(small().state_dict())
     assert bake(network.train(training)) is network
     assert network.training is training
-    assert not is_normalized(network)
+    assert normalization(network) is None
     assert set(network.state_dict()) == plain_keys
     assert all(type(layer) in (nn.Linear, nn.Conv2d) for layer in layers(network).values())
     outputs = network.eval()(images)
     assert torch.equal(outputs.features, expected.features)
     assert torch.equal(outputs.logits, expected.logits)
     assert bake(network) is network
-    assert is_normalized(spectral_normalize(network))
+    assert normalization(spectral_normalize(network)) is not None
 
 
 def test_scope() -> None:
     network = spectral_normalize(small(), SpectralNorm(scope="features"))
-    normalised = {name for name, layer in layers(network).items() if is_normalized(layer)}
+    normalised = {name for name, layer in layers(network).items() if normalization(layer)}
     assert normalised == {"extractor.conv1.0", "extractor.conv2.0", "extractor.conv3.0"}
     network = spectral_normalize(small())
-    assert all(is_normalized(layer) for layer in layers(network).values())
+    assert all(normalization(layer) for layer in layers(network).values())
 
 
 class Branching(nn.Module):
@@ -314,7 +314,11 @@ def test_wrapped_network(norm: Any) -> None:
     network = Wrapped(Branching(), "signal", (2, 8, 8))
     settings = SpectralNorm(norm=norm, scope="features")
     assert spectral_normalize(network, settings) is network
-    assert [is_normalized(layer) for layer in layers(network).values()] == [True, True, False]
+    assert [normalization(layer) is not None for layer in layers(network).values()] == [
+        True,
+        True,
+        False,
+    ]
     network.eval()
     conv, signal = network.module.conv, network.module.signal
     if norm == "kernel":
@@ -350,7 +354,7 @@ def test_other_parametrisations_are_refused_before_anything_changes() -> None:
     nn.utils.parametrizations.weight_norm(network.classifier.logits)
     with pytest.raises(ValueError, match=r"'classifier.logits' is already"):
         spectral_normalize(network)
-    assert not is_normalized(network)
+    assert normalization(network) is None
 
 
 def test_unfit_networks_are_refused() -> None:
@@ -363,7 +367,7 @@ def test_unfit_networks_are_refused() -> None:
     network = Wrapped(module, "0", (1, 4, 4))
     with pytest.raises(ValueError, match=r"padding_mode 'circular'.*norm='kernel'"):
         spectral_normalize(network, SpectralNorm(norm="operator"))
-    assert is_normalized(spectral_normalize(network))
+    assert normalization(spectral_normalize(network)) is not None
 
     unused = Branching()
     unused.spare = nn.Conv2d(1, 1, 3)

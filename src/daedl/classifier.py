@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from daedl.methods import Method
 from daedl.networks import Network
 from daedl.outputs import Batch, Outputs, collect
 from daedl.prediction import Prediction
-from daedl.spectral import bake
+from daedl.spectral import SpectralNorm, bake, normalization, spectral_normalize
 
 
 class Classifier(nn.Module):
@@ -84,7 +85,7 @@ class Classifier(nn.Module):
                     self.predict_outputs(
                         self.method.forward(self.network, part.to(parameter.device))
                     )
-                    for part in images.split(batch_size)
+                    for part in torch.split(images, batch_size)
                 ]
         finally:
             if was_training:
@@ -125,11 +126,13 @@ class Classifier(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write the network, the method and what it fitted to one file, atomically."""
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        spectral = normalization(self.network)
         description: dict[str, Any] = {
             "version": version("daedl"),
             "network": {"name": type(self.network).__name__, "arguments": self.network.arguments},
             "method": {"name": self.method.name, "arguments": self.method.arguments()},
             "class_names": self.class_names,
+            "spectral": None if spectral is None else asdict(spectral),
             "dtype": str(next(self.network.parameters()).dtype).removeprefix("torch."),
             "fitted": None,
         }
@@ -168,6 +171,7 @@ class Classifier(nn.Module):
                 )
             network = networks.build(saved["name"], **saved["arguments"])
         network.to(getattr(torch, description["dtype"]))
+        _normalize_as(network, description["spectral"])
         classifier = cls(
             network,
             methods.build(method["name"], **method["arguments"]),
@@ -181,19 +185,29 @@ class Classifier(nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle (for worker processes): parametrised layers refuse it, so plain ones are sent along."""
-        plain = bake(copy.deepcopy(self.network))
+        plain, spectral = bake(copy.deepcopy(self.network)), normalization(self.network)
+        settings = None if spectral is None else asdict(spectral)
         state = self.network.state_dict()
-        return _unpickle, (plain, self.method, self.class_names, state, self.fitted, self.training)
+        rest = (self.method, self.class_names, state, self.fitted, self.training)
+        return _unpickle, (plain, settings, *rest)
+
+
+def _normalize_as(network: Network, settings: dict[str, Any] | None) -> None:
+    """Normalise `network` as it was when it was saved, whether by its method or by the user."""
+    if settings is not None and normalization(network) is None:
+        spectral_normalize(network, SpectralNorm(**settings))
 
 
 def _unpickle(
     network: Network,
+    spectral: dict[str, Any] | None,
     method: Method,
     class_names: Sequence[str] | None,
     state: dict[str, Tensor],
     fitted: nn.Module | None,
     training: bool,
 ) -> Classifier:
+    _normalize_as(network, spectral)
     classifier = Classifier(network, method, class_names)
     classifier.network.load_state_dict(state)
     classifier.fitted = fitted

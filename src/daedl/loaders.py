@@ -1,7 +1,7 @@
 """Batches from what users have: a DataLoader, a pair of tensors, or any iterable of batches."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence, Sized
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ Data = Iterable[Batch] | tuple[Tensor, Tensor]
 def as_batches(data: Data, batch_size: int, shuffle: bool) -> Iterable[Batch]:
     """`data` itself if it gives batches; (images, targets) tensors in batches of `batch_size`."""
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(x, Tensor) for x in data):
-        images, targets = data
+        images, targets = cast(tuple[Tensor, Tensor], data)
         if len(images) != len(targets):
             raise ValueError(
                 f"{len(images)} images but {len(targets)} labels; expected one label for each image"
@@ -30,7 +30,7 @@ def as_batches(data: Data, batch_size: int, shuffle: bool) -> Iterable[Batch]:
         if len(images) == 0:
             raise ValueError("there are no images; expected at least one")
         return DataLoader(TensorDataset(images, targets), batch_size, shuffle)
-    return data  # type: ignore[return-value]
+    return cast(Iterable[Batch], data)
 
 
 def in_order(batches: Iterable[Batch], rank: int = 0, world_size: int = 1) -> Iterable[Batch]:
@@ -40,26 +40,28 @@ def in_order(batches: Iterable[Batch], rank: int = 0, world_size: int = 1) -> It
     shuffling, and shares are not padded to equal length. Where the samples are chosen by a sampler of
     the user's own, or are not a DataLoader's, they are taken as they come.
     """
-    plain = (
-        isinstance(batches, DataLoader)
-        and not isinstance(batches.dataset, IterableDataset)
-        and type(batches.batch_sampler) is BatchSampler
-        and _takes_all(batches.sampler)
-    )
-    if not plain:
-        if world_size > 1:
-            raise ValueError(
-                f"several processes cannot share the samples of a {type(batches).__name__} with a "
-                "sampler of its own; expected a DataLoader over a dataset with a length, shuffled or "
-                "not: choose samples with torch.utils.data.Subset instead"
-            )
-        return batches
-    return _rebuilt(batches, range(rank, len(batches.dataset), world_size))  # type: ignore
+    if isinstance(batches, DataLoader) and _takes_all(batches):
+        dataset = cast(Sized, batches.dataset)
+        return _rebuilt(batches, range(rank, len(dataset), world_size))
+    if world_size > 1:
+        raise ValueError(
+            f"several processes cannot share the samples of a {type(batches).__name__} with a "
+            "sampler of its own; expected a DataLoader over a dataset with a length, shuffled or "
+            "not: choose samples with torch.utils.data.Subset instead"
+        )
+    return batches
 
 
-def _takes_all(sampler: Any) -> bool:
+def _takes_all(loader: DataLoader[Batch]) -> bool:
+    """Whether an epoch of `loader` is every sample of its dataset once, in some order."""
+    sampler: Any = loader.sampler
+    if (
+        isinstance(loader.dataset, IterableDataset)
+        or type(loader.batch_sampler) is not BatchSampler
+    ):
+        return False
     if type(sampler) is RandomSampler:
-        return not sampler.replacement and sampler.num_samples == len(sampler.data_source)  # type: ignore[arg-type]
+        return not sampler.replacement and sampler.num_samples == len(cast(Sized, loader.dataset))
     return type(sampler) is SequentialSampler
 
 

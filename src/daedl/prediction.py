@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ class Prediction:
         """Predictions of consecutive batches as one."""
         if not parts:
             raise ValueError("no predictions to join; expected at least one")
-        joined = {}
+        joined: dict[str, Any] = {}
         for field in fields(cls):
             values = [getattr(part, field.name) for part in parts]
             joined[field.name] = None if values[0] is None else torch.cat(values)

@@ -1,9 +1,9 @@
 """Model files: safetensors with a JSON description in the header; no pickle, written atomically.
 
 Layout: every tensor in safetensors' own format; under the metadata key "daedl" a JSON object with
-`format` (the layout's version), `version` (the library's) and whatever the classifier adds; under
-"sha256" a digest of the JSON and of all tensors, which tells a damaged or altered file from a whole one
-(it is no signature: who alters a file can alter the digest too).
+`format` (the layout's version), `version` (the library's), whatever the classifier adds, and `sha256`, a
+digest of all that and of all tensors, which tells a damaged or altered file from a whole one (it is no
+signature: who alters a file can alter the digest too). The same model gives the same bytes.
 """
 
 import contextlib
@@ -51,9 +51,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 def save(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Write `tensors` and the JSON-able `description` to the file `path`."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    text = json.dumps({"format": FORMAT, **description}, sort_keys=True)
-    metadata = {"daedl": text, "sha256": _digest(plain, text)}
-    write_atomically(path, safetensors.torch.save(plain, metadata))
+    full = {"format": FORMAT, **description}
+    text = json.dumps({**full, "sha256": _digest(plain, full)}, sort_keys=True)
+    write_atomically(path, safetensors.torch.save(plain, {"daedl": text}))
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -81,9 +81,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{path} is a safetensors file without a daedl description; expected one written by "
             "Classifier.save"
         )
-    text = metadata["daedl"]
     try:
-        description = json.loads(text)
+        description = json.loads(metadata["daedl"])
         newer = description["format"] > FORMAT
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(_damaged(path)) from error
@@ -93,7 +92,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{description.get('version', 'of unknown version')}; this version reads up to "
             f"{FORMAT}: upgrade daedl"
         )
-    if metadata.get("sha256") != _digest(tensors, text):
+    if description.pop("sha256", None) != _digest(tensors, description):
         raise ValueError(_damaged(path))
     return tensors, description
 
@@ -105,8 +104,8 @@ def _damaged(path: Path) -> str:
     )
 
 
-def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    digest = hashlib.sha256(text.encode())
+def _digest(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -2,11 +2,12 @@
 
 import copy
 import math
+import pickle
 import random
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -154,51 +155,60 @@ def fit(
     )
     model.fitted = None
     with preserved_random_state():
-        history = _launch(fabric, model, plan, train, val, density)
+        history = _launch(fabric, _Job(model, plan, train, val, density))
     model.eval()
-    if val is not None and isinstance(model.fitted, DensityScorer):
-        history = replace(history, density=model.density_effect(in_order(val)))
-        if advice := history.density.advice():  # type: ignore[union-attr]
-            warnings.warn(advice, DensityWarning, stacklevel=2)
-    return history
+    effect = None if val is None else _effect_of_density(model, val)
+    if effect is not None and (advice := effect.advice()):
+        warnings.warn(advice, DensityWarning, stacklevel=2)
+    return replace(history, density=effect)
 
 
-def _launch(
-    fabric: Fabric,
-    model: Classifier,
-    plan: Plan,
-    train: Iterable[Batch],
-    val: Iterable[Batch] | None,
-    density: Iterable[Batch],
-) -> History:
-    """Run `_train` in as many processes as Fabric has; bring back what spawned ones made."""
+def _effect_of_density(model: Classifier, val: Iterable[Batch]) -> DensityEffect | None:
+    """The density's effect on the validation data; None for a method without one."""
+    return model.density_effect(in_order(val)) if isinstance(model.fitted, DensityScorer) else None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a process needs to train: all that `fit` was given."""
+
+    model: Classifier
+    plan: Plan
+    train: Iterable[Batch]
+    val: Iterable[Batch] | None
+    density: Iterable[Batch]
+
+
+def _launch(fabric: Fabric, job: _Job) -> History:
+    """Run the job in as many processes as Fabric has; bring back what they made."""
     if fabric.strategy.launcher is None:
-        return _train(fabric, model, plan, train, val, density, None)
+        return _train(fabric, job)
+    # Pickled here rather than by multiprocessing, which fails on tensors that share memory.
+    pickled = pickle.dumps(job)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.daedl"
-        history: History = fabric.launch(_train, model, plan, train, val, density, result)
-        model.fitted = Classifier.load(result, network=model.network).fitted
+        history: History = pickle.loads(fabric.launch(_train_pickled, pickled, result))  # type: ignore[arg-type]
+        job.model.fitted = Classifier.load(result, network=job.model.network).fitted
     return history
 
 
-def _train(
-    fabric: Fabric,
-    model: Classifier,
-    plan: Plan,
-    train: Iterable[Batch],
-    val: Iterable[Batch] | None,
-    density: Iterable[Batch],
-    result: Path | None,
-) -> History:
-    """Train and fit the density, in one of the processes; the first writes to `result`."""
+def _train_pickled(fabric: Fabric, pickled: bytes, result: Path) -> bytes:
+    """In one of several processes: train, and let the first leave the trained model in `result`."""
+    job: _Job = pickle.loads(pickled)
+    history = _train(fabric, job)
+    if fabric.is_global_zero:
+        job.model.save(result)
+    fabric.barrier()
+    return pickle.dumps(history)
+
+
+def _train(fabric: Fabric, job: _Job) -> History:
+    """Train, then fit the density."""
     share = partial(in_order, rank=fabric.global_rank, world_size=fabric.world_size)
-    history = _Run(fabric, model, plan, train, None if val is None else share(val)).go()
+    val = None if job.val is None else share(job.val)
+    history = _Run(fabric, job.model, job.plan, job.train, val).go()
     with fabric.autocast():
-        model.fit_density(share(density))
-    if result is not None:
-        if fabric.is_global_zero:
-            model.save(result)
-        fabric.barrier()
+        job.model.fit_density(share(job.density))
     return history
 
 
@@ -381,7 +391,7 @@ class _Bars:
         if self.progress is None:
             yield from train
             return
-        total = len(train) if hasattr(train, "__len__") else None
+        total = len(train) if isinstance(train, Sized) else None
         self.progress.reset(self.one, total=total, description=f"epoch {epoch}")
         for batch in train:
             yield batch

@@ -72,7 +72,9 @@ def test_other_structures_are_mixtures_of_normals(blobs, structure):
     else:
         covariances = [torch.diag(variances) for variances in covariances]
     expected = reference(features, statistics, covariances)
-    torch.testing.assert_close(GaussianDensity.fit(statistics)(features), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        GaussianDensity.fit(statistics)(features), expected, rtol=1e-9, atol=1e-9
+    )
 
 
 def test_class_posteriors_are_those_of_quadratic_discriminant_analysis(blobs):

@@ -11,7 +11,11 @@ from daedl.density.distances import DiagonalDistances, FullDistances, TiedDistan
 from daedl.density.shrinkage import Shrinkage, Shrunk, shrink, shrunk_covariances
 from daedl.density.statistics import ClassStatistics
 
-DISTANCES = {"full": FullDistances, "tied": TiedDistances, "diagonal": DiagonalDistances}
+DISTANCES: dict[str, type[FullDistances | TiedDistances | DiagonalDistances]] = {
+    "full": FullDistances,
+    "tied": TiedDistances,
+    "diagonal": DiagonalDistances,
+}
 # Rows times classes times features scored at a time; bounds the working memory (chosen).
 _ELEMENTS = 2**23
 
@@ -46,10 +50,10 @@ class GaussianDensity(nn.Module):
         shares = statistics.counts / statistics.counts.sum()
         # Distances are taken about the overall mean: an offset common to all features costs digits.
         center = shares @ statistics.means
-        self.distances = DISTANCES[self.structure](
-            statistics.means - center, shrunk_covariances(statistics, shrunk), dtype
-        )
-        constant = shares.log() + self.distances.log_volume
+        covariances = shrunk_covariances(statistics, shrunk)
+        distances = DISTANCES[self.structure](statistics.means - center, covariances, dtype)
+        self.distances = distances
+        constant = shares.log() + distances.log_volume
         constant -= 0.5 * statistics.num_features * math.log(2 * math.pi)
         self.register_buffer("center", center, persistent=False)
         self.register_buffer("constant", constant, persistent=False)
@@ -97,7 +101,8 @@ class GaussianDensity(nn.Module):
             )
         rows = max(1, _ELEMENTS // (num_classes * width))
         distances = [
-            self.distances((block - self.center).to(self.dtype)) for block in features.split(rows)
+            self.distances((block - self.center).to(self.dtype))
+            for block in torch.split(features, rows)
         ]
         return self.constant - 0.5 * torch.cat(distances)
 

@@ -89,7 +89,8 @@ def _spectrum(covariance: Tensor) -> Tensor:
     """Eigenvalues (H,), ascending, of a covariance (H, H) or of a diagonal one (H,)."""
     if covariance.ndim == 1:
         return covariance.sort().values
-    return torch.linalg.eigvalsh(covariance).clamp_min(0)
+    values: Tensor = torch.linalg.eigvalsh(covariance)
+    return values.clamp_min(0)
 
 
 def _oracle_amount(spectra: Tensor, samples: Tensor) -> Tensor:

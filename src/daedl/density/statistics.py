@@ -72,7 +72,7 @@ class ClassStatistics:
 
     def _add(self, block: Tensor, targets: Tensor) -> None:
         """Merge a block of rows in, in place: only `of` calls it, on what it is still building."""
-        for c in targets.unique().tolist():
+        for c in torch.unique(targets).tolist():
             rows = block[targets == c]
             mean = rows.mean(0)
             rows -= mean

@@ -11,7 +11,7 @@ from daedl import losses
 from daedl.networks import Network
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
-from daedl.spectral import SpectralNorm, is_normalized, spectral_normalize
+from daedl.spectral import SpectralNorm, normalization, spectral_normalize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Method(ABC):
 
         A network that is spectrally normalised already is left as it is.
         """
-        if self.spectral is not None and not is_normalized(network):
+        if self.spectral is not None and normalization(network) is None:
             spectral_normalize(network, self.spectral)
         return network
 
@@ -91,5 +91,6 @@ class Method(ABC):
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"reduction is {self.reduction!r}; expected 'mean' or 'sum'")
         # A model file holds the settings as a plain mapping.
-        if isinstance(self.spectral, Mapping):
-            object.__setattr__(self, "spectral", SpectralNorm(**self.spectral))
+        spectral: Any = self.spectral
+        if isinstance(spectral, Mapping):
+            object.__setattr__(self, "spectral", SpectralNorm(**spectral))

@@ -1,5 +1,6 @@
 """Evidential deep learning."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,7 @@ from daedl.methods.base import Method
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
-ACTIVATIONS = {"softplus": F.softplus, "relu": F.relu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"softplus": F.softplus, "relu": F.relu}
 
 
 @dataclass(frozen=True, kw_only=True)

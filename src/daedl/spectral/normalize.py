@@ -114,9 +114,12 @@ def spectral_normalize(network: Network, settings: SpectralNorm = PUBLISHED) -> 
     return network
 
 
-def is_normalized(network: nn.Module) -> bool:
-    """Whether any layer's weight goes through `spectral_normalize`; not so after `bake`."""
-    return any(isinstance(module, _Scaling) for module in network.modules())
+def normalization(network: nn.Module) -> SpectralNorm | None:
+    """The settings that `spectral_normalize` was called with, or None; None again after `bake`."""
+    for module in network.modules():
+        if isinstance(module, _Scaling):
+            return module.settings
+    return None
 
 
 def bake(network: Network) -> Network:
@@ -130,7 +133,7 @@ def bake(network: Network) -> Network:
     with evaluating(network):
         for layer in list(network.modules()):
             lists = getattr(layer, "parametrizations", {})
-            if "weight" not in lists or not is_normalized(lists["weight"]):
+            if "weight" not in lists or normalization(lists["weight"]) is None:
                 continue
             # torch deletes the `weight` property from the layer's class, which deep copies share:
             # without a class of its own, baking a copy would break the original.

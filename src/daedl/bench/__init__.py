@@ -1,0 +1,1 @@
+"""Experiments on data: they import the library, never the reverse."""

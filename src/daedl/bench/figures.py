@@ -1,0 +1,136 @@
+"""Figures of the report. Each is a `Figure` of its own: matplotlib's global state is left alone."""
+
+from collections.abc import Mapping
+from io import BytesIO
+
+import numpy as np
+from matplotlib import image as images
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from daedl import metrics
+from daedl.bench import moons
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#555555"
+RED = "#E0202B"  # the paper's colour for others; it stands out on both ends of viridis
+TITLES = {"softmax": "Softmax", "edl": "EDL", "daedl": "DAEDL"}
+STYLES = {"softmax": (BLUE, "o"), "edl": (ORANGE, "s"), "daedl": (GREEN, "^")}
+DOTS_PER_INCH = 160
+# Training points drawn: enough to show the moons without hiding the map below.
+_POINTS = 300
+
+
+def png(figure: Figure) -> bytes:
+    """`figure` as a PNG file."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
+    return buffer.getvalue()
+
+
+def picture(image: Tensor) -> bytes:
+    """A grey image (H, W) in [0, 1] as a PNG file, a pixel for a pixel, ink dark on white."""
+    buffer = BytesIO()
+    images.imsave(buffer, image.numpy(), cmap="gray_r", vmin=0, vmax=1, format="png")
+    return buffer.getvalue()
+
+
+def moons_maps(result: moons.Result, stacked: bool = False) -> Figure:
+    """Uncertainty over the plane, a panel a method: side by side, or `stacked` for narrow screens."""
+    count = len(result.trained)
+    size, grid = ((4.2, 8.6), (count, 1)) if stacked else ((12.0, 3.5), (1, count))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(*grid, squeeze=False, sharex=True, sharey=True).ravel()
+    for axes, (name, trained) in zip(panels, result.trained.items(), strict=True):
+        mesh = _map(axes, moons.plane(trained), result.data)
+        axes.set_title(TITLES.get(name, name), fontweight="bold")
+    bar = figure.colorbar(
+        mesh,
+        ax=list(panels),
+        location="bottom" if stacked else "right",
+        shrink=1.0 if stacked else 0.85,
+        pad=0.02,
+    )
+    bar.set_label("uncertainty (share of the largest)")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _map(axes: Axes, uncertainty: Tensor, data: moons.Moons) -> QuadMesh:
+    """One panel: `uncertainty` (n, n) as colours, training points and others on top."""
+    x, y = (
+        np.linspace(*ends, side)
+        for ends, side in zip((moons.X_RANGE, moons.Y_RANGE), uncertainty.T.shape, strict=True)
+    )
+    mesh = axes.pcolormesh(
+        x,
+        y,
+        uncertainty.numpy(),
+        cmap="viridis",
+        vmin=0,
+        vmax=1,
+        shading="gouraud",
+        rasterized=True,
+    )
+    points, targets = (part[:_POINTS].numpy() for part in data.train)
+    dots = [(points[targets == 0], BLUE, "class 0"), (points[targets == 1], ORANGE, "class 1")]
+    for where, colour, label in [*dots, (data.ood.numpy(), RED, "out of distribution")]:
+        axes.scatter(*where.T, s=11, color=colour, edgecolor="white", linewidth=0.35, label=label)
+    axes.set_aspect("equal")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    return mesh
+
+
+def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
+    """Density scores (N,) of up to three sets by name: in-distribution, then the others."""
+    figure = Figure(figsize=(5.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    bins = np.linspace(0, 1, 26)
+    for (label, score), (colour, line) in zip(
+        scores.items(), ((BLUE, "-"), (RED, "--"), (GREY, ":")), strict=False
+    ):
+        shared = {"bins": bins, "weights": np.full(len(score), 1 / len(score)), "color": colour}
+        axes.hist(score.numpy(), **shared, alpha=0.2)
+        axes.hist(
+            score.numpy(), **shared, histtype="step", linestyle=line, linewidth=1.6, label=label
+        )
+    axes.set(xlabel="density score s", ylabel="share of the set")
+    axes.legend(frameon=False)
+    _bare(axes)
+    return figure
+
+
+def reliability_diagram(probs: Mapping[str, Tensor], targets: Tensor, bins: int = 10) -> Figure:
+    """Accuracy against confidence for each method; probs (N, C) by its name, targets (N,)."""
+    figure = Figure(figsize=(5.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
+    for name, each in probs.items():
+        diagram = metrics.reliability(each, targets, bins)
+        colour, marker = STYLES.get(name, (GREY, "x"))
+        axes.plot(diagram.confidence, diagram.accuracy, color=colour, linewidth=1, alpha=0.7)
+        label = f"{TITLES.get(name, name)}, ECE {100 * metrics.ece(each, targets):.1f}"
+        sizes = 15 + 160 * diagram.share
+        axes.scatter(
+            diagram.confidence,
+            diagram.accuracy,
+            s=sizes,
+            color=colour,
+            marker=marker,
+            alpha=0.8,
+            edgecolor="white",
+            linewidth=0.5,
+            label=label,
+        )
+    axes.set(xlabel="mean confidence in the bin", ylabel="accuracy", xlim=(0, 1.04), ylim=(0, 1.06))
+    axes.legend(frameon=False, loc="upper left")
+    _bare(axes)
+    return figure
+
+
+def _bare(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,99 @@
+"""Measured figures, one row each, as lines of JSON."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from daedl.storage import write_atomically
+
+
+class Measured(NamedTuple):
+    """What a task found: `score` is the uncertainty it looked at, or "probs", "labels"."""
+
+    task: str
+    score: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured figure and all that is needed to measure it again.
+
+    Attributes:
+        value: as `daedl.metrics` gives it, a share of 1 and not of 100; None where it is undefined.
+        seconds: that training took, the fit of the density included.
+        torch, daedl: versions.
+        threads: of torch.
+    """
+
+    experiment: str
+    method: str
+    data: str
+    task: str
+    score: str
+    metric: str
+    value: float | None
+    seed: int
+    seconds: float
+    torch: str
+    daedl: str
+    threads: int
+
+
+def row(
+    measured: Measured, *, experiment: str, method: str, data: str, seed: int, seconds: float
+) -> Row:
+    """`measured` with its circumstances; versions and threads are those of this process."""
+    return Row(
+        experiment=experiment,
+        method=method,
+        data=data,
+        task=measured.task,
+        score=measured.score,
+        metric=measured.metric,
+        # JSON has no NaN.
+        value=measured.value if math.isfinite(measured.value) else None,
+        seed=seed,
+        seconds=round(seconds, 2),
+        torch=torch.__version__,
+        daedl=version("daedl"),
+        threads=torch.get_num_threads(),
+    )
+
+
+def save(path: Path, rows: Iterable[Row]) -> None:
+    """Write `rows` to the file `path`, in place of what it held."""
+    write_atomically(path, _lines(rows).encode())
+
+
+def append(path: Path, rows: Iterable[Row]) -> None:
+    """Write `rows` after those that the file `path` holds, if it exists."""
+    before = path.read_text("utf-8") if path.exists() else ""
+    if before and not before.endswith("\n"):
+        before += "\n"
+    write_atomically(path, (before + _lines(rows)).encode())
+
+
+def load(path: Path) -> list[Row]:
+    """The rows in the file `path`."""
+    found = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+        try:
+            found.append(Row(**json.loads(line)))
+        except (json.JSONDecodeError, TypeError) as error:
+            raise ValueError(
+                f"line {number} of {path} is not a row ({error}); expected one JSON object with the "
+                "fields of daedl.bench.rows.Row: remove the line, or measure again"
+            ) from error
+    return found
+
+
+def _lines(rows: Iterable[Row]) -> str:
+    return "".join(json.dumps(asdict(each), allow_nan=False) + "\n" for each in rows)

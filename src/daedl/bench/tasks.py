@@ -1,0 +1,43 @@
+"""Questions asked of predictions: pure functions from predictions to measured figures."""
+
+from torch import Tensor
+
+from daedl import metrics
+from daedl.bench.rows import Measured
+from daedl.prediction import Prediction
+
+
+def classification(prediction: Prediction, targets: Tensor) -> list[Measured]:
+    """How right and how honest predictions of N in-distribution samples are; targets (N,).
+
+    Accuracy, and Brier score, log loss and calibration error of the probabilities; for each
+    uncertainty score the average precision of telling right predictions from wrong ones.
+    """
+    probs, labels = prediction.probs, prediction.labels
+    measured = [
+        Measured("classification", "labels", "accuracy", metrics.accuracy(labels, targets)),
+        Measured("classification", "probs", "brier", metrics.brier(probs, targets)),
+        Measured("classification", "probs", "nll", metrics.nll(probs, targets)),
+        Measured("calibration", "probs", "ece", metrics.ece(probs, targets)),
+    ]
+    for score, uncertainty in prediction.scores().items():
+        value = metrics.misclassification_aupr(uncertainty, labels, targets)
+        measured.append(Measured("misclassification", score, "aupr", value))
+    return measured
+
+
+def ood_detection(inside: Prediction, outside: Prediction) -> list[Measured]:
+    """How well each uncertainty score tells N in-distribution samples from M others.
+
+    In-distribution is the positive class, as in the paper's tables.
+    """
+    measured = []
+    others = outside.scores()
+    for score, uncertainty in inside.scores().items():
+        pair = uncertainty, others[score]
+        measured += [
+            Measured("ood", score, "aupr", metrics.aupr(*pair)),
+            Measured("ood", score, "auroc", metrics.auroc(*pair)),
+            Measured("ood", score, "fpr95", metrics.fpr_at_95(*pair)),
+        ]
+    return measured

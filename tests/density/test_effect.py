@@ -1,0 +1,63 @@
+"""The density-effect report: figures, flips, and the warnings."""
+
+import pytest
+import torch
+
+from daedl.density import DensityScorer, MinMax, density_effect
+from daedl.outputs import Outputs
+
+
+@pytest.fixture
+def case(blobs):
+    features, targets = blobs
+    logits = 3 * torch.nn.functional.one_hot(targets, 3).float() + 0.1 * features[:, :3]
+    scorer = DensityScorer.fit(features[:400], targets[:400], 3)
+    return Outputs(features[400:], logits[400:]), scorer
+
+
+def test_figures(case):
+    outputs, scorer = case
+    effect = density_effect(outputs, scorer)
+    _, score = scorer(outputs.features)
+    assert effect.samples == 210
+    assert effect.flips == 0
+    assert effect.near_zero == pytest.approx(float((score <= 0.05).double().mean()))
+    assert effect.near_one == pytest.approx(float((score >= 0.95).double().mean()))
+    without = outputs.logits.double().logsumexp(-1)
+    with_density = (score[:, None] * outputs.logits).double().logsumexp(-1)
+    expected = float((with_density - without).mean())
+    assert effect.change_in_log_precision == pytest.approx(expected, rel=1e-5)
+    assert effect.advice() is None
+    assert "condition number" in str(effect)
+
+
+def test_ties_at_zero_are_not_flips(case):
+    outputs, scorer = case
+    nothing = DensityScorer(scorer.density, MinMax(low=1e6, high=2e6))
+    effect = density_effect(outputs, nothing)
+    assert effect.near_zero == 1
+    assert effect.flips == 0
+
+
+def test_flips_are_counted(case):
+    """A negative score, which no normaliser of ours gives, would turn predictions round: not hidden."""
+    outputs, scorer = case
+
+    class Broken(MinMax):
+        def __call__(self, log_density):
+            return torch.where(torch.arange(len(log_density)) < 7, -0.5, 0.5)
+
+    effect = density_effect(outputs, DensityScorer(scorer.density, Broken(0.0, 1.0)))
+    assert effect.flips == 7
+
+
+def test_inert_and_saturated_densities_get_advice(case):
+    outputs, scorer = case
+    inert = DensityScorer(scorer.density, MinMax(low=-1e6, high=0.0))
+    advice = density_effect(outputs, inert).advice()
+    assert "inert" in advice
+    assert "smooth-quantile" in advice
+    saturated = DensityScorer(scorer.density, MinMax(low=0.0, high=10.0))
+    effect = density_effect(outputs, saturated)
+    assert "saturated" in effect.advice()
+    assert "warning: the density is saturated" in str(effect)

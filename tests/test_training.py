@@ -1,0 +1,377 @@
+"""Training: defaults, best weights, early stopping, resuming, several processes, bad input."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+
+import daedl
+from daedl.loaders import in_order
+from daedl.networks import MLP
+
+fit = partial(daedl.fit, accelerator="cpu", progress=False)
+
+
+def model(method="daedl", **arguments):
+    torch.manual_seed(0)
+    return daedl.Classifier(MLP(4, 3, hidden=(16, 16)), method, **arguments)
+
+
+def weights(classifier):
+    return {name: value.clone() for name, value in classifier.network.state_dict().items()}
+
+
+def same(first, second):
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_learns_and_reports(blobs):
+    features, targets = blobs
+    classifier = model()
+    train, val = (features[:400], targets[:400]), (features[400:], targets[400:])
+    history = fit(classifier, train, val, max_epochs=20, learning_rate=1e-2)
+    assert history.epochs[-1].train_loss < 0.8 * history.epochs[0].train_loss
+    assert [round(e.learning_rate / 1e-2, 6) for e in history.epochs[:3]] == [1, 0.95, 0.9025]
+    assert daedl.metrics.accuracy(classifier.predict(features).labels, targets) > 0.8
+    assert history.density is not None
+    assert history.density.flips == 0
+    assert not classifier.training
+
+
+def test_weights_of_the_best_epoch_are_kept_and_stopping_is_early(blobs):
+    """With a huge learning rate the validation loss soon stops falling."""
+    features, targets = blobs
+    classifier = model("edl+")
+    history = fit(
+        classifier,
+        (features[:400], targets[:400]),
+        (features[400:], targets[400:]),
+        max_epochs=40,
+        learning_rate=0.05,
+        lr_decay=1.0,
+        patience=3,
+    )
+    losses = [epoch.val_loss for epoch in history.epochs]
+    assert history.stopped_early
+    assert history.best_epoch == int(np.argmin(losses))
+    assert len(losses) == history.best_epoch + 1 + 3
+    outputs, labels = classifier.collect([(features[400:], targets[400:])])
+    again = float(classifier.method.loss(outputs, labels, float("inf")).double().mean())
+    assert again == pytest.approx(min(losses), rel=1e-6)
+
+
+def test_validation_uses_the_final_weight_of_an_annealed_loss(blobs):
+    features, targets = blobs
+    classifier = model("edl")
+    history = fit(classifier, blobs, blobs, max_epochs=1)
+    outputs, labels = classifier.collect([(features, targets)])
+    full = float(classifier.method.loss(outputs, labels, 10).double().mean())
+    assert history.epochs[0].val_loss == pytest.approx(full, rel=1e-6)
+    assert full != pytest.approx(float(classifier.method.loss(outputs, labels, 0).mean()), rel=1e-3)
+
+
+def test_without_validation_the_last_weights_are_kept(blobs):
+    history = fit(model("softmax"), blobs, max_epochs=2)
+    assert history.best_epoch == 1
+    assert history.epochs[0].val_loss is None
+    assert history.density is None
+
+
+def random_states():
+    return torch.get_rng_state(), np.random.get_state()[1], random.getstate()  # noqa: NPY002
+
+
+def test_same_seed_same_weights_and_the_outside_random_state_is_untouched(blobs):
+    ends = []
+    for _ in range(2):
+        classifier = model("edl+")
+        before = random_states()
+        fit(classifier, blobs, max_epochs=2, seed=7)
+        after = random_states()
+        assert torch.equal(before[0], after[0])
+        assert (before[1] == after[1]).all()
+        assert before[2] == after[2]
+        ends.append(weights(classifier))
+    assert same(*ends)
+    other = model("edl+")
+    fit(other, blobs, max_epochs=2, seed=8)
+    assert not same(ends[0], weights(other))
+
+
+def test_other_optimisers_schedules_and_clipping(blobs):
+    classifier = model("softmax")
+    before = weights(classifier)
+    history = fit(
+        classifier,
+        blobs,
+        blobs,
+        max_epochs=3,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        scheduler=partial(ReduceLROnPlateau, factor=0.5, patience=0, threshold=0.99),
+        gradient_clip=1e-4,
+    )
+    assert [e.learning_rate for e in history.epochs] == [0.1, 0.1, 0.05]
+    # Every step is at most 0.1 * 1e-4 long, in 30 steps at most 3e-4.
+    moved = (
+        sum(float((before[k] - v).square().sum()) for k, v in weights(classifier).items()) ** 0.5
+    )
+    assert 0 < moved <= 3.1e-4
+
+
+def test_mixed_precision(blobs, monkeypatch):
+    # oneDNN's bfloat16 kernels stop some virtual machines with an illegal instruction.
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    classifier = model()
+    history = fit(classifier, blobs, blobs, max_epochs=3, precision="bf16-mixed")
+    assert history.epochs[-1].train_loss < history.epochs[0].train_loss
+    assert next(classifier.network.parameters()).dtype == torch.float32
+    assert torch.isfinite(classifier.predict(blobs[0]).log_alpha).all()
+
+
+def test_the_density_takes_one_pass_over_the_network_and_sees_every_sample_once(blobs):
+    features, _ = blobs
+    loader = DataLoader(TensorDataset(*blobs), batch_size=64, shuffle=True, drop_last=True)
+    classifier = model()
+    seen = []
+    classifier.network.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    fit(classifier, loader, max_epochs=1)
+    assert sum(len(batch) for batch in seen[: len(loader)]) == 576  # the last batch is dropped
+    assert torch.equal(torch.cat(seen[len(loader) :]), features)
+    assert int(classifier.fitted.density.counts.sum()) == 610
+
+
+def test_the_density_can_be_fitted_to_other_batches(blobs):
+    features, targets = blobs
+    classifier = model()
+    fit(
+        classifier, (features + 0.1, targets), max_epochs=1, density=(features[:300], targets[:300])
+    )
+    outputs, labels = classifier.collect([(features[:300], targets[:300])])
+    expected = outputs.features[labels == 0].double().mean(0)
+    torch.testing.assert_close(classifier.fitted.density.means[0], expected)
+
+
+def test_own_samplers_are_respected(blobs):
+    """Validation samples chosen out by a sampler never reach the density."""
+    loader = DataLoader(
+        TensorDataset(*blobs), batch_size=50, sampler=SubsetRandomSampler(range(450))
+    )
+    classifier = model()
+    fit(classifier, loader, max_epochs=1)
+    assert int(classifier.fitted.density.counts.sum()) == 450
+    with pytest.raises(ValueError, match="several processes cannot share"):
+        in_order(loader, rank=0, world_size=2)
+
+
+def test_shares_of_processes_cover_every_sample_once(blobs):
+    loader = DataLoader(TensorDataset(*blobs), batch_size=64, shuffle=True)
+    parts = [torch.cat([x for x, _ in in_order(loader, rank, 3)]) for rank in range(3)]
+    assert [len(part) for part in parts] == [204, 203, 203]
+    together = torch.cat(parts)
+    assert torch.equal(together.sort(0).values, blobs[0].sort(0).values)
+
+
+def test_any_iterable_of_batches_trains(blobs):
+    features, targets = blobs
+    batches = list(zip(features.split(100), targets.split(100), strict=True))
+    assert len(fit(model(), batches, batches, max_epochs=2).epochs) == 2
+
+
+class Interrupting:
+    """Batches that end in an exception after a number of them."""
+
+    def __init__(self, batches, after):
+        self.batches, self.left = batches, after
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        for batch in self.batches:
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield batch
+
+
+@pytest.mark.parametrize("after", [3, 12, 20])
+def test_interrupted_and_resumed_ends_with_the_same_weights(blobs, tmp_path, after):
+    features, targets = blobs
+    batches = list(zip(features.split(100), targets.split(100), strict=True))
+    whole = model()
+    expected = fit(whole, batches, blobs, max_epochs=5)
+    path = tmp_path / "run.ckpt"
+    stopped = model()
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            stopped, Interrupting(batches, after), blobs, max_epochs=5, checkpoint=path, resume=True
+        )
+    resumed = model()
+    history = fit(resumed, batches, blobs, max_epochs=5, checkpoint=path, resume=True)
+    assert same(weights(whole), weights(resumed))
+    assert [e.val_loss for e in history.epochs] == [e.val_loss for e in expected.epochs]
+    assert torch.equal(whole.predict(features).log_alpha, resumed.predict(features).log_alpha)
+
+
+def test_shuffling_with_a_generator_of_ones_own_resumes_exactly(blobs, tmp_path):
+    def loader():
+        order = torch.Generator().manual_seed(3)
+        return DataLoader(TensorDataset(*blobs), 64, shuffle=True, generator=order)
+
+    whole, resumed = model("edl+"), model("edl+")
+    fit(whole, loader(), max_epochs=4)
+    fit(resumed, loader(), max_epochs=2, checkpoint=tmp_path / "c", patience=50)
+    fit(resumed := model("edl+"), loader(), max_epochs=4, checkpoint=tmp_path / "c", resume=True)
+    assert same(weights(whole), weights(resumed))
+
+
+SCRIPT = """
+import sys, time, torch, daedl
+torch.set_num_threads(1)
+torch.manual_seed(0)
+images, targets = torch.randn(256, 1, 8, 8), torch.arange(256) % 3
+class Slow(torch.utils.data.TensorDataset):
+    def __getitem__(self, i):
+        time.sleep(float(sys.argv[2]))
+        return super().__getitem__(i)
+loader = torch.utils.data.DataLoader(Slow(images, targets), 32, shuffle=True)
+model = daedl.Classifier(daedl.networks.ConvNet(1, 3, image_size=8, channels=8), "daedl")
+print("ready", flush=True)
+daedl.fit(model, loader, (images, targets), max_epochs=6, accelerator="cpu", progress=False,
+          checkpoint=sys.argv[1], resume=True)
+model.save(sys.argv[1] + ".daedl")
+"""
+
+
+def test_killed_at_any_moment_and_resumed_ends_with_the_same_file(tmp_path):
+    """kill -9 in the middle of training; the resumed run's model file is the uninterrupted one's."""
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
+    path = tmp_path / "killed"
+    # Slowed down, so that the kill hits training; the data and the random numbers stay the same.
+    process = subprocess.Popen([*command, str(path), "0.001"], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    deadline = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert path.exists()
+    assert not path.with_name("killed.daedl").exists()
+    subprocess.run([*command, str(path), "0"], check=True, capture_output=True)
+    subprocess.run([*command, str(tmp_path / "whole"), "0"], check=True, capture_output=True)
+    killed, whole = (tmp_path / f"{name}.daedl" for name in ("killed", "whole"))
+    assert killed.read_bytes() == whole.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "killed",
+        "killed.daedl",
+        "whole",
+        "whole.daedl",
+    ]
+
+
+def test_checkpoints_are_guarded(blobs, tmp_path):
+    path = tmp_path / "run.ckpt"
+    fit(model(), blobs, max_epochs=1, checkpoint=path)
+    with pytest.raises(FileExistsError, match="pass resume=True"):
+        fit(model(), blobs, max_epochs=1, checkpoint=path)
+    with pytest.raises(ValueError, match=r"another run .*method.*choose another"):
+        fit(model("edl"), blobs, max_epochs=1, checkpoint=path, resume=True)
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(ValueError, match="not a whole training checkpoint"):
+        fit(model(), blobs, max_epochs=1, checkpoint=path, resume=True)
+
+
+def test_two_processes_give_the_density_of_one(blobs):
+    """Weights are trained in two processes, then the density is refitted in one on the same network."""
+    features, targets = blobs
+    classifier = model()
+    history = fit(classifier, blobs, (features[:99], targets[:99]), max_epochs=2, devices=2)
+    assert len(history.epochs) == 2
+    distributed = classifier.fitted
+    classifier.fit_density([(features, targets)])
+    single = classifier.fitted
+    assert distributed.density.counts.tolist() == single.density.counts.tolist()
+    for name in ("means", "scatter", "amount"):
+        ours, theirs = getattr(distributed.density, name), getattr(single.density, name)
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    outputs, _ = classifier.collect([(features, targets)])
+    ours, theirs = (
+        scorer.density.cast(torch.float64)(outputs.features) for scorer in (distributed, single)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert distributed.normalizer.low == pytest.approx(single.normalizer.low, rel=1e-6)
+    assert distributed.normalizer.high == pytest.approx(single.normalizer.high, rel=1e-6)
+
+
+class TestBadInput:
+    def test_not_a_number_in_images(self, blobs):
+        features, targets = blobs
+        features = features.clone()
+        features[17, 2] = float("inf")
+        with pytest.raises(ValueError, match=r"images.*NaN or infinite"):
+            fit(model(), [(features, targets)], max_epochs=1)
+
+    def test_not_a_number_in_the_network(self, blobs):
+        classifier = model("softmax")
+        with torch.no_grad():
+            classifier.network.classifier.logits.bias[1] = float("nan")
+        with pytest.raises(ValueError, match=r"logits of epoch 0, batch 0.*NaN"):
+            fit(classifier, blobs, max_epochs=1)
+
+    def test_labels(self, blobs):
+        features, targets = blobs
+        with pytest.raises(ValueError, match=r"labels range from 1 to 3; .* 3 classes"):
+            fit(model(), (features, targets + 1), max_epochs=1)
+        with pytest.raises(TypeError, match=r"labels are torch.float32; .*labels.long\(\)"):
+            fit(model(), (features, targets.float()), max_epochs=1)
+        with pytest.raises(ValueError, match="610 images but 600 labels"):
+            fit(model(), (features, targets[:600]), max_epochs=1)
+
+    @pytest.mark.parametrize("method", ["softmax", "daedl"])
+    def test_absent_class(self, blobs, method, tmp_path):
+        features, targets = blobs
+        some = targets < 2
+        with pytest.raises(ValueError, match="no training sample of class 2 among 550"):
+            fit(
+                model(method),
+                (features[some], targets[some]),
+                max_epochs=3,
+                checkpoint=tmp_path / "c",
+            )
+        assert not list(tmp_path.iterdir())
+
+    def test_empty_loader(self, blobs):
+        with pytest.raises(ValueError, match="gave no batch"):
+            fit(model(), [], max_epochs=1)
+        with pytest.raises(ValueError, match="no images"):
+            fit(model(), (blobs[0][:0], blobs[1][:0]), max_epochs=1)
+
+    def test_shapes_and_types(self, blobs):
+        features, targets = blobs
+        with pytest.raises(ValueError, match=r"shape \(610, 3\); the network expects \(batch, 4\)"):
+            fit(model(), [(features[:, :3], targets)], max_epochs=1)
+        with pytest.raises(TypeError, match=r"images are torch.float64 but .* torch.float32"):
+            fit(model(), [(features.double(), targets)], max_epochs=1)
+
+    def test_settings(self, blobs):
+        with pytest.raises(ValueError, match="expected both at least 1"):
+            fit(model(), blobs, max_epochs=0)
+
+    def test_exploding_loss_is_explained(self, blobs):
+        class Bad(nn.Module):
+            def forward(self, x):
+                return x[:, :3] * torch.nan
+
+        net = daedl.networks.Wrapped(nn.Sequential(nn.Linear(4, 4), Bad()), "0", (4,))
+        with pytest.raises(ValueError, match="logits of epoch 0"):
+            fit(daedl.Classifier(net, "softmax"), blobs, max_epochs=1)
