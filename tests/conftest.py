@@ -6,7 +6,7 @@ import torch
 torch.set_num_threads(1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def blobs():
     """Three classes of 4-dimensional features, unequal in size, spread and shape."""
     generator = torch.Generator().manual_seed(0)

@@ -1,6 +1,7 @@
 """A classifier: network, method and what the method fitted, together."""
 
 import copy
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -153,9 +154,9 @@ class Classifier(nn.Module):
             return cls._rebuild(tensors, description, network)
         except (KeyError, RuntimeError) as error:
             raise ValueError(
-                f"{path} does not fit together: {error}; expected the weights of a "
-                f"{description.get('network')} network. If you passed a network, build it as it was "
-                "for training"
+                f"{path} does not fit together ({textwrap.shorten(str(error), 300)}); expected the "
+                f"weights of this network: {description.get('network')}. If you passed a network, "
+                "build it as it was for training"
             ) from error
 
     @classmethod

@@ -1,11 +1,10 @@
 """The demo: two moons and handwritten digits, a table, a report; about a minute of computing."""
 
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-import torch
 from rich.console import Console
 
 from daedl.bench import digits, moons, report, rows, table
@@ -14,10 +13,10 @@ from daedl.storage import write_atomically
 
 QUICK_EPOCHS = 2
 
+S = TypeVar("S", moons.Settings, digits.Settings)
 
-def run(
-    out: Path, seed: int = 0, quick: bool = False, console: Console | None = None
-) -> Path:
+
+def run(out: Path, seed: int = 0, quick: bool = False, console: Console | None = None) -> Path:
     """Run both experiments, print the table, write the report into the folder `out`.
 
     Returns the absolute path of report.html; rows.jsonl and the figures as PNG lie beside it. `quick`
@@ -30,7 +29,7 @@ def run(
     on_moons = moons.run(seed, _shortened(moons.Settings(), quick), progress)
     on_digits = digits.run(seed, _shortened(digits.Settings(), quick), progress)
     found = on_digits.rows()
-    shown = tabulate(found, on_digits)
+    shown = _tabulated(found, on_digits)
     console.print(shown.rich())
     pictures = report.draw(on_moons, on_digits)
     for name, data in pictures.items():
@@ -38,8 +37,40 @@ def run(
     rows.save(out / "rows.jsonl", [*on_moons.rows(), *found])
     seconds = time.perf_counter() - started
     html = report.render(on_moons, on_digits, shown, pictures, seconds)
-    path = out / "report.html"
-    write_atomically(path, html.encode())
-    console.print(f"{seconds:.0f} s in all. The report is at", style="bold")
-    console.print(str(path), soft_wrap=True, highlight=False)
-    return path
+    write_atomically(out / "report.html", html.encode())
+    console.print(f"Done in {seconds:.0f} s. The report is at", style="bold")
+    console.print(str(out / "report.html"), soft_wrap=True, highlight=False)
+    return out / "report.html"
+
+
+def prepared(out: Path) -> Path:
+    """The absolute path of the folder `out`, made if need be; found out before minutes are spent."""
+    out = out.absolute()
+    probe = out / ".writable"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(probe, b"")
+        probe.unlink()
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"cannot write into the folder {out}: {type(error).__name__}; expected a folder that "
+            "exists or can be made, and may be written to: choose another with --out",
+        ) from error
+    return out
+
+
+def _shortened(settings: S, quick: bool) -> S:
+    if not quick:
+        return settings
+    return replace(settings, training=replace(settings.training, max_epochs=QUICK_EPOCHS))
+
+
+def _tabulated(found: list[rows.Row], result: digits.Result) -> table.Table:
+    known, unknown = map(report.names, (result.settings.known, result.settings.held_out))
+    sections = (
+        ("test", f"digits {known}, test"),
+        ("unknown", f"against digits {unknown}"),
+        ("noise", "against uniform noise"),
+    )
+    return table.tabulate(found, "Handwritten digits, figures times 100", sections)

@@ -1,10 +1,11 @@
 """Handwritten digits of scikit-learn: some classes are learned, the others are the unknown."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
@@ -17,6 +18,7 @@ from daedl.methods import Method
 from daedl.networks import ConvNet
 from daedl.prediction import Prediction
 
+Indices = NDArray[np.int64]
 IMAGE_SIZE = 8
 CLASSES = 10
 TEST_SHARE = 0.25  # of the known classes' images
@@ -31,12 +33,16 @@ class Settings:
         held_out: classes that are never shown in training.
         edl_kl_weight: λ of EDL. Its default of 1 wipes out the evidence of 865 images before they are
             learned (27% validation accuracy; 94% at 0.1, 97% at 0.05, which is DAEDL's λ too).
+        baseline_learning_rate: of softmax and EDL. Of 1e-3 and 3e-3 each method has the one of lower
+            validation loss: DAEDL 0.030 against 0.040, EDL 0.087 against 0.030, softmax 0.046 against
+            0.040.
         training: batches of 16 for every method, as 865 images would give but 14 of the paper's 64 an
-            epoch (DAEDL's validation loss 0.030 against 0.119).
+            epoch (DAEDL's validation loss 0.030 against 0.119); at most the paper's 50 epochs.
     """
 
     held_out: tuple[int, ...] = (8, 9)
     edl_kl_weight: float = 0.05
+    baseline_learning_rate: float = 3e-3
     training: Training = Training(max_epochs=50, batch_size=16, patience=15)  # noqa: RUF009 (frozen)
 
     def __post_init__(self) -> None:
@@ -52,9 +58,15 @@ class Settings:
         """The digits that are learned."""
         return tuple(c for c in range(CLASSES) if c not in self.held_out)
 
-    def methods(self) -> tuple[Method, ...]:
+    def plan(self) -> dict[Method, Training]:
         """Softmax, EDL and DAEDL, the last with the paper's settings."""
-        return methods.Softmax(), methods.EDL(kl_weight=self.edl_kl_weight), methods.DAEDL()
+        return {
+            methods.Softmax(): replace(self.training, learning_rate=self.baseline_learning_rate),
+            methods.EDL(kl_weight=self.edl_kl_weight): replace(
+                self.training, learning_rate=self.baseline_learning_rate
+            ),
+            methods.DAEDL(): self.training,
+        }
 
 
 @dataclass(frozen=True)
@@ -127,8 +139,11 @@ def load(seed: int, settings: Settings) -> Digits:
     rest, test = _split(np.arange(len(classes)), classes, TEST_SHARE, seed)
     train, val = _split(rest, classes, VALIDATION_SHARE, seed)
     generator = torch.Generator().manual_seed(seed)
+    parts = [(images[known][part], classes[part]) for part in (train, val, test)]
     return Digits(
-        *((images[known][part], classes[part]) for part in (train, val, test)),
+        train=parts[0],
+        val=parts[1],
+        test=parts[2],
         unknown=(images[~known], digits[~known]),
         noise=torch.rand((len(test), 1, IMAGE_SIZE, IMAGE_SIZE), generator=generator),
     )
@@ -140,11 +155,10 @@ def run(seed: int = 0, settings: Settings | None = None, progress: Progress = SI
     data = load(seed, settings)
     trained = train_methods(
         "digits",
-        settings.methods(),
+        settings.plan(),
         lambda: ConvNet(1, len(settings.known), IMAGE_SIZE),
         data.train,
         data.val,
-        training=settings.training,
         seed=seed,
         progress=progress,
     )
@@ -157,9 +171,7 @@ def run(seed: int = 0, settings: Settings | None = None, progress: Progress = SI
     return Result(seed, settings, data, trained, predictions)
 
 
-def _split(
-    indices: np.ndarray, classes: Tensor, share: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _split(indices: Indices, classes: Tensor, share: float, seed: int) -> tuple[Indices, Indices]:
     first, second = train_test_split(
         indices, test_size=share, stratify=classes[indices], random_state=seed
     )

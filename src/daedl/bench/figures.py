@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 from matplotlib import image as images
@@ -40,7 +41,7 @@ def picture(image: Tensor) -> bytes:
 def moons_maps(result: moons.Result, stacked: bool = False) -> Figure:
     """Uncertainty over the plane, a panel a method: side by side, or `stacked` for narrow screens."""
     count = len(result.trained)
-    size, grid = ((4.2, 8.6), (count, 1)) if stacked else ((12.0, 3.5), (1, count))
+    size, grid = ((4.2, 9.6), (count, 1)) if stacked else ((12.0, 3.3), (1, count))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(*grid, squeeze=False, sharex=True, sharey=True).ravel()
     for axes, (name, trained) in zip(panels, result.trained.items(), strict=True):
@@ -55,7 +56,9 @@ def moons_maps(result: moons.Result, stacked: bool = False) -> Figure:
     )
     bar.set_label("uncertainty (share of the largest)")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(
+        handles, labels, loc="outside upper center", ncols=3, frameon=False, markerscale=2
+    )
     return figure
 
 
@@ -78,7 +81,15 @@ def _map(axes: Axes, uncertainty: Tensor, data: moons.Moons) -> QuadMesh:
     points, targets = (part[:_POINTS].numpy() for part in data.train)
     dots = [(points[targets == 0], BLUE, "class 0"), (points[targets == 1], ORANGE, "class 1")]
     for where, colour, label in [*dots, (data.ood.numpy(), RED, "out of distribution")]:
-        axes.scatter(*where.T, s=11, color=colour, edgecolor="white", linewidth=0.35, label=label)
+        axes.scatter(
+            where[:, 0],
+            where[:, 1],
+            s=11,
+            color=colour,
+            edgecolor="white",
+            linewidth=0.35,
+            label=label,
+        )
     axes.set_aspect("equal")
     axes.set_xticks([])
     axes.set_yticks([])
@@ -93,13 +104,17 @@ def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
     for (label, score), (colour, line) in zip(
         scores.items(), ((BLUE, "-"), (RED, "--"), (GREY, ":")), strict=False
     ):
-        shared = {"bins": bins, "weights": np.full(len(score), 1 / len(score)), "color": colour}
+        shared: dict[str, Any] = {
+            "bins": bins,
+            "weights": np.full(len(score), 1 / len(score)),
+            "color": colour,
+        }
         axes.hist(score.numpy(), **shared, alpha=0.2)
         axes.hist(
             score.numpy(), **shared, histtype="step", linestyle=line, linewidth=1.6, label=label
         )
     axes.set(xlabel="density score s", ylabel="share of the set")
-    axes.legend(frameon=False)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8.5)
     _bare(axes)
     return figure
 
@@ -112,22 +127,19 @@ def reliability_diagram(probs: Mapping[str, Tensor], targets: Tensor, bins: int 
     for name, each in probs.items():
         diagram = metrics.reliability(each, targets, bins)
         colour, marker = STYLES.get(name, (GREY, "x"))
-        axes.plot(diagram.confidence, diagram.accuracy, color=colour, linewidth=1, alpha=0.7)
         label = f"{TITLES.get(name, name)}, ECE {100 * metrics.ece(each, targets):.1f}"
+        axes.plot([], [], color=colour, marker=marker, label=label)
+        axes.plot(diagram.confidence, diagram.accuracy, color=colour, linewidth=1, alpha=0.7)
         sizes = 15 + 160 * diagram.share
-        axes.scatter(
-            diagram.confidence,
-            diagram.accuracy,
-            s=sizes,
-            color=colour,
-            marker=marker,
-            alpha=0.8,
-            edgecolor="white",
-            linewidth=0.5,
-            label=label,
-        )
+        shared: dict[str, Any] = {
+            "color": colour,
+            "marker": marker,
+            "alpha": 0.8,
+            "edgecolor": "white",
+        }
+        axes.scatter(diagram.confidence, diagram.accuracy, s=sizes, linewidth=0.5, **shared)
     axes.set(xlabel="mean confidence in the bin", ylabel="accuracy", xlim=(0, 1.04), ylim=(0, 1.06))
-    axes.legend(frameon=False, loc="upper left")
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8.5)
     _bare(axes)
     return figure
 

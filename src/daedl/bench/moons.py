@@ -42,10 +42,11 @@ class Settings:
     coefficient: float = 3.0
     training: Training = Training(max_epochs=60, batch_size=64, patience=20)  # noqa: RUF009 (frozen)
 
-    def methods(self) -> tuple[Method, ...]:
-        """The three panels of the figure."""
+    def plan(self) -> dict[Method, Training]:
+        """The three panels of the figure, all trained alike."""
         spectral = SpectralNorm(coefficient=self.coefficient)
-        return methods.Softmax(), methods.EDL(), methods.DAEDL(spectral=spectral)
+        three = (methods.Softmax(), methods.EDL(), methods.DAEDL(spectral=spectral))
+        return dict.fromkeys(three, self.training)
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,10 @@ def run(seed: int = 0, settings: Settings | None = None, progress: Progress = SI
     data = load(seed, settings)
     trained = train_methods(
         "moons",
-        settings.methods(),
+        settings.plan(),
         lambda: MLP(2, 2, settings.hidden),
         data.train,
         data.val,
-        training=settings.training,
         seed=seed,
         progress=progress,
     )

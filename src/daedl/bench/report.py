@@ -14,7 +14,6 @@ from torch import Tensor
 from daedl.bench import digits, figures, moons
 from daedl.bench.table import Table
 from daedl.bench.trained import Trained
-from daedl.methods import Method
 from daedl.prediction import Prediction
 
 # Pictures in each row of digits (chosen to fill a desktop's width once and a phone's twice).
@@ -79,8 +78,12 @@ def render(
         density=str(digits_result.trained["daedl"].history.density),
         protocol=_protocol(moons_result, digits_result, seconds),
         meanings=MEANINGS,
-        known=_names(digits_result.settings.known),
-        unknown=_names(digits_result.settings.held_out),
+        moons_uncertainty={
+            name: f"{float(moons.variance(each.classifier.predict(moons_result.data.ood)).mean()):.2f}"
+            for name, each in moons_result.trained.items()
+        },
+        known=names(digits_result.settings.known),
+        unknown=names(digits_result.settings.held_out),
     )
 
 
@@ -89,13 +92,11 @@ def draw(moons_result: moons.Result, digits_result: digits.Result) -> dict[str, 
     settings, predictions = digits_result.settings, digits_result.predictions
     daedl = predictions["daedl"]
     sets = {
-        f"test, digits {_names(settings.known)}": daedl.test,
-        f"held out, digits {_names(settings.held_out)}": daedl.unknown,
+        f"test, digits {names(settings.known)}": daedl.test,
+        f"held out, digits {names(settings.held_out)}": daedl.unknown,
         "uniform noise": daedl.noise,
     }
-    scores = {
-        name: each.density_score for name, each in sets.items() if each.density_score is not None
-    }
+    scores = {name: _given(each.density_score) for name, each in sets.items()}
     probs = {name: each.test.probs for name, each in predictions.items()}
     drawn = {
         "two_moons": figures.moons_maps(moons_result),
@@ -111,11 +112,14 @@ def _galleries(result: digits.Result) -> list[Gallery]:
     known = torch.tensor(result.settings.known)
     predictions = result.predictions["daedl"]
     (test, classes), (others, truth) = result.data.test, result.data.unknown
-    names = _names(result.settings.known), _names(result.settings.held_out)
+    known_names, other_names = (
+        names(result.settings.known),
+        names(result.settings.held_out),
+    )
     galleries = []
     for images, digit, prediction, what in (
-        (test, known[classes], predictions.test, f"test digits ({names[0]})"),
-        (others, truth, predictions.unknown, f"held-out digits ({names[1]})"),
+        (test, known[classes], predictions.test, f"test digits ({known_names})"),
+        (others, truth, predictions.unknown, f"held-out digits ({other_names})"),
     ):
         order = _by_certainty(prediction)
         for title, chosen in (
@@ -129,19 +133,17 @@ def _galleries(result: digits.Result) -> list[Gallery]:
 
 def _by_certainty(prediction: Prediction) -> Tensor:
     """Indices (N,) from the most to the least certain: by epistemic score, ties by log density."""
-    assert prediction.epistemic is not None and prediction.log_density is not None  # DAEDL's
-    order = prediction.log_density.argsort(descending=True, stable=True)
-    return order[prediction.epistemic[order].argsort(stable=True)]
+    order = _given(prediction.log_density).argsort(descending=True, stable=True)
+    return order[_given(prediction.epistemic)[order].argsort(stable=True)]
 
 
 def _show(images: Tensor, digit: Tensor, prediction: Prediction, known: Tensor, i: int) -> Shown:
-    assert prediction.density_score is not None  # DAEDL's
     predicted = int(known[prediction.labels[i]])
     return Shown(
         source=_inline(figures.picture(images[i, 0])),
         truth=str(int(digit[i])),
         predicted=str(predicted),
-        score=f"{float(prediction.density_score[i]):.2f}",
+        score=f"{float(_given(prediction.density_score)[i]):.2f}",
         right=predicted == int(digit[i]),
     )
 
@@ -162,9 +164,7 @@ def _protocol(
         "runs": [
             _run(experiment, method, trained)
             for experiment, result in (("moons", moons_result), ("digits", digits_result))
-            for method, trained in zip(
-                result.settings.methods(), result.trained.values(), strict=True
-            )
+            for method, trained in result.trained.items()
         ],
         "seed": digits_result.seed,
         "seconds": f"{seconds:.0f}",
@@ -176,11 +176,12 @@ def _protocol(
     }
 
 
-def _run(experiment: str, method: Method, trained: Trained) -> dict[str, str]:
+def _run(experiment: str, method: str, trained: Trained) -> dict[str, str]:
     history = trained.history
     best = history.epochs[history.best_epoch]
     return {
-        "name": f"{experiment} · {method.name}",
+        "name": f"{experiment} · {method}",
+        "learning_rate": f"{history.epochs[0].learning_rate:g}",
         "epochs": f"{history.best_epoch + 1} of {trained.epochs}",
         "accuracy": "–" if best.val_accuracy is None else f"{best.val_accuracy:.1%}",
         "loss": "–" if best.val_loss is None else f"{best.val_loss:.4f}",
@@ -188,11 +189,20 @@ def _run(experiment: str, method: Method, trained: Trained) -> dict[str, str]:
     }
 
 
+def _given(score: Tensor | None) -> Tensor:
+    """`score` (N,) itself, which only predictions of a method with a density have."""
+    if score is None:
+        raise ValueError(
+            "the prediction has no density; expected one of a method that fits it: pass DAEDL's"
+        )
+    return score
+
+
 def _parts(data: moons.Moons | digits.Digits) -> tuple[tuple[Tensor, Tensor], ...]:
     return data.train, data.val, data.test
 
 
-def _names(values: tuple[int, ...]) -> str:
+def names(values: tuple[int, ...]) -> str:
     """Digits for people to read: "0 to 7" for a run of them, else "8, 9"."""
     if len(values) > 2 and list(values) == list(range(values[0], values[-1] + 1)):
         return f"{values[0]} to {values[-1]}"

@@ -54,12 +54,12 @@ class Table:
 def tabulate(rows: Iterable[Row], title: str, sections: Sequence[tuple[str, str]]) -> Table:
     """The table of one run's `rows`; `sections` pairs each data set, "test" first, with its title."""
     values = {(r.method, r.data, r.task, r.score, r.metric): r.value for r in rows}
-    methods = tuple(dict.fromkeys(key[0] for key in values))
+    methods = tuple(dict.fromkeys(method for method, *_ in values))
     made = []
     for data, heading in sections:
         lines = tuple(
-            (name, tuple(_cell(values.get((method, data, *fields))) for method in methods))
-            for name, *fields in (CLASSIFICATION if data == "test" else DETECTION)
+            (name, tuple(_cell(values.get((m, data, task, score, metric))) for m in methods))
+            for name, task, score, metric in (CLASSIFICATION if data == "test" else DETECTION)
         )
         made.append(Section(heading, lines))
     return Table(title, methods, tuple(made))

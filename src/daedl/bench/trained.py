@@ -1,7 +1,7 @@
 """One method trained on one data set, the step that every experiment here shares."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,21 +70,21 @@ SILENT = Progress(show=False)
 
 def train_methods(
     experiment: str,
-    methods: Iterable[Method],
+    plan: Mapping[Method, Training],
     network: Callable[[], Network],
     train: Samples,
     val: Samples,
     *,
-    training: Training,
     seed: int,
     progress: Progress = SILENT,
 ) -> Mapping[str, Trained]:
-    """Train each of `methods` on (inputs, targets) from the same initial weights, by name.
+    """Train each method of `plan` on (inputs, targets) from the same initial weights.
 
-    `network` builds a new network; `seed` decides its weights and the order of the samples.
+    Returns them by the method's name. `network` builds a new network; `seed` decides its weights and
+    the order of the samples.
     """
     trained = {}
-    for method in methods:
+    for method, training in plan.items():
         progress.starts(f"{experiment} · {method.name}")
         trained[method.name] = _train(method, network, train, val, training, seed, progress.show)
         progress.ends(trained[method.name])

@@ -11,11 +11,12 @@ from daedl.outputs import Outputs
 
 # A score this close to 0 or 1 counts as "near" it (chosen).
 NEAR = 0.05
-# Beyond these shares of held-out in-distribution samples the density is called saturated or inert. The
-# first is low because tied samples are dear: with 3.4% of MNIST's scores at 0, OOD AUPR lost 1.6 points
-# against a normaliser without ties (measured); the second is chosen.
+# Beyond these shares of held-out in-distribution samples the density is called saturated or inert
+# (chosen). The first is low because known samples that tie with unknown ones cost AUPR at once.
 SATURATED = 0.02
 INERT = 0.90
+# Fewer wiped-out samples than this may be chance (chosen).
+FEW = 10
 
 
 class DensityWarning(UserWarning):
@@ -45,7 +46,7 @@ class DensityEffect:
 
     def advice(self) -> str | None:
         """What is wrong and what to do about it, or None."""
-        if self.near_zero > SATURATED:
+        if self.near_zero > SATURATED and self.near_zero * self.samples >= FEW:
             return (
                 f"the density is saturated: {self.near_zero:.0%} of held-out in-distribution samples "
                 f"score below {NEAR}, so their evidence is wiped out and they tie with unknown data. Use "

@@ -1,0 +1,61 @@
+"""The command line."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from daedl import __version__
+from daedl.bench import demo as bench_demo
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Density aware evidential deep learning: a classifier that knows when it doesn't know.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"daedl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Density aware evidential deep learning: a classifier that knows when it doesn't know."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the report; made if need be.")] = Path(
+        "demo"
+    ),
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides every draw.")] = 0,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of torch; by default its own choice.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two epochs only: see that it runs, not what it can do.")
+    ] = False,
+) -> None:
+    """Train softmax, EDL and DAEDL on two moons and on digits, and write a report with pictures."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        bench_demo.run(out, seed, quick)
+    except OSError as error:
+        typer.secho(f"Error: {error.strerror or error}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,57 @@
+"""Rows: written, added to and read back."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from daedl.bench import rows
+from daedl.bench.rows import Measured
+from daedl.bench.table import DASH, tabulate
+
+
+def a_row(
+    value: float = 0.5, method: str = "edl", data: str = "noise", score: str = "epistemic"
+) -> rows.Row:
+    measured = Measured("ood", score, "aupr", value)
+    return rows.row(measured, experiment="digits", method=method, data=data, seed=3, seconds=1.234)
+
+
+def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    first, second = a_row(0.25), a_row(float("nan"))
+    rows.append(path, [first])
+    rows.append(path, [second])
+    assert rows.load(path) == [first, second]
+    assert second.value is None
+    assert [json.loads(line)["seed"] for line in path.read_text().splitlines()] == [3, 3]
+    rows.save(path, [second])
+    assert rows.load(path) == [second]
+
+
+def test_a_last_line_without_its_end_is_kept_whole(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows.save(path, [a_row()])
+    path.write_text(path.read_text().rstrip("\n"))
+    rows.append(path, [a_row()])
+    assert len(rows.load(path)) == 2
+
+
+@pytest.mark.parametrize("line", ["{", '{"experiment": "digits"}'])
+def test_what_is_not_a_row_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows.save(path, [a_row()])
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(ValueError, match=r"line 2 of .*expected one JSON object"):
+        rows.load(path)
+
+
+def test_the_table_reads_rows_and_dashes_what_is_missing() -> None:
+    found = [a_row(0.75), a_row(0.5, "softmax", score="aleatoric"), a_row(0.125, data="unknown")]
+    table = tabulate(found, "title", [("noise", "against noise")])
+    (section,) = table.sections
+    lines = dict(section.lines)
+    assert table.methods == ("edl", "softmax")
+    assert lines["AUPR, epistemic ↑"] == ("75.00", DASH)
+    assert lines["AUPR, aleatoric ↑"] == (DASH, "50.00")
+    assert table.rich().row_count == 1 + len(lines)

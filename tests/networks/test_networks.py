@@ -1,0 +1,137 @@
+"""Networks: features and logits together, where they are cut, and users' own modules."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from daedl.networks import MLP, NETWORKS, VGG16, ConvNet, ResNet18, Wrapped, build
+
+SMALL = {
+    "MLP": {"in_features": 5, "num_classes": 3},
+    "ConvNet": {"in_channels": 2, "num_classes": 3, "image_size": 8, "channels": 4},
+    "VGG16": {"in_channels": 2, "num_classes": 3},
+    "ResNet18": {"in_channels": 2, "num_classes": 3, "image_size": 8, "channels": 4},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_features_and_logits_from_one_pass(name):
+    network = build(name, **SMALL[name]).eval()
+    images = torch.rand(4, *network.input_shape)
+    features, logits = network(images)
+    assert features.shape == (4, network.num_features)
+    assert logits.shape == (4, 3)
+    torch.testing.assert_close(network.classifier(network.extractor(images)), logits)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_arguments_rebuild_the_network(name):
+    network = build(name, **SMALL[name])
+    again = build(name, **network.arguments)
+    assert again.arguments == network.arguments
+    again.load_state_dict(network.state_dict())
+
+
+def test_published_shapes():
+    assert ConvNet(1, 10).num_features == 576
+    assert VGG16(3, 10).num_features == 512
+    assert ResNet18(3, 10).num_features == 512
+    convnet = ConvNet(1, 10)
+    sizes = [tuple(layer.weight.shape) for layer in convnet.modules() if hasattr(layer, "weight")]
+    kernels, dense = sizes[:3], sizes[3:]
+    assert kernels == [(64, 1, 5, 5), (64, 64, 5, 5), (64, 64, 5, 5)]
+    assert dense == [(64, 576), (64, 64), (64, 64), (10, 64)]
+    convolutions = [m for m in VGG16(3, 10).modules() if isinstance(m, nn.Conv2d)]
+    assert len(convolutions) == 13
+    assert float(convolutions[5].weight.detach().std()) == pytest.approx(
+        (2 / (9 * 256)) ** 0.5, rel=0.02
+    )
+    dropouts = [m.p for m in VGG16(3, 10).modules() if isinstance(m, nn.Dropout)]
+    assert dropouts == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("features", "width"), [("conv2", 4 * 2 * 2), ("flatten", 4), ("dense1", 64), ("dense3", 64)]
+)
+def test_where_the_features_end_is_an_argument(features, width):
+    torch.manual_seed(0)
+    network = ConvNet(**SMALL["ConvNet"], features=features)
+    assert network.num_features == width
+    torch.manual_seed(0)
+    reference = ConvNet(**SMALL["ConvNet"])
+    images = torch.rand(3, 2, 8, 8)
+    torch.testing.assert_close(network(images).logits, reference(images).logits)
+
+
+def test_unknown_names_get_a_suggestion():
+    with pytest.raises(ValueError, match=r"unknown network 'Convnet'.*did you mean 'ConvNet'"):
+        build("Convnet")
+    with pytest.raises(ValueError, match=r"unknown block.*did you mean 'dense1'"):
+        MLP(2, 2, hidden=(4, 4), features="densee1")
+    with pytest.raises(ValueError, match="at least 8"):
+        ConvNet(1, 10, image_size=4)
+    with pytest.raises(ValueError, match="at least 32"):
+        VGG16(3, 10, image_size=16)
+
+
+class Own(nn.Module):
+    """A user's module, with its layers in an order of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2))
+        self.head = nn.Linear(24, 4)
+
+    def forward(self, x):
+        return self.head(self.body(x).flatten(1))
+
+
+def test_a_users_module_is_wrapped_by_the_name_of_its_features():
+    own = Own()
+    network = Wrapped(own, features="body", input_shape=(1, 9, 9))
+    assert (network.num_features, network.num_classes) == (24, 4)
+    images = torch.rand(3, 1, 9, 9)
+    features, logits = network(images)
+    torch.testing.assert_close(features, own.body(images).flatten(1))
+    torch.testing.assert_close(logits, own(images))
+    assert not own.body._forward_hooks
+    names = [name for name, _ in network.parts("features")]
+    assert "module.body.0" in names
+    assert "module.head" not in names
+
+
+def test_threads_do_not_see_each_others_features():
+    network = Wrapped(Own().eval(), features="body", input_shape=(1, 9, 9))
+    images = [torch.full((2, 1, 9, 9), float(i)) for i in range(8)]
+    with torch.no_grad():
+        expected = [network(x).features for x in images]
+    found = [None] * 8
+
+    def work(i):
+        with torch.no_grad():
+            for _ in range(20):
+                found[i] = network(images[i]).features
+                assert torch.equal(found[i], expected[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_bad_wrappings_are_named():
+    with pytest.raises(ValueError, match=r"unknown module.*did you mean 'body'"):
+        Wrapped(Own(), features="bodi", input_shape=(1, 9, 9))
+    with pytest.raises(ValueError, match="expected logits"):
+        Wrapped(Own().body, features="0", input_shape=(1, 9, 9))
+
+    class Lazy(Own):
+        def forward(self, x):
+            return self.head(x.flatten(1)[:, :24])
+
+    with pytest.raises(ValueError, match="gave no tensor during the forward pass"):
+        Wrapped(Lazy(), features="body", input_shape=(1, 9, 9))

@@ -1,0 +1,57 @@
+"""The command line."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import daedl
+from daedl.bench import demo
+from daedl.cli import app
+
+runner = CliRunner()
+
+
+def test_version() -> None:
+    result = runner.invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output.strip() == f"daedl {daedl.__version__}"
+
+
+def test_without_a_command_help_is_shown() -> None:
+    assert "demo" in runner.invoke(app, []).output
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_folder_that_cannot_be_written_ends_with_one_clear_line(
+    tmp_path: Path, below: str
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    result = runner.invoke(app, ["demo", "--quick", "--out", str(tmp_path / "file" / below)])
+    assert result.exit_code == 1
+    assert "cannot write into the folder" in result.stderr
+    assert "choose another with --out" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_options_reach_the_demo_and_threads_are_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    def run(out: Path, seed: int, quick: bool) -> None:
+        seen.extend([out, seed, quick, torch.get_num_threads()])
+
+    monkeypatch.setattr(demo, "run", run)
+    before = torch.get_num_threads()
+    arguments = ["demo", "--out", str(tmp_path), "--seed", "7", "--threads", "1"]
+    assert runner.invoke(app, arguments).exit_code == 0
+    assert seen == [tmp_path, 7, False, 1]
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("option", [["--seed", "-1"], ["--threads", "0"]])
+def test_senseless_numbers_are_refused(option: list[str]) -> None:
+    assert runner.invoke(app, ["demo", *option]).exit_code == 2
