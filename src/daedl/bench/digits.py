@@ -14,6 +14,7 @@ from daedl import methods
 from daedl.bench import tasks
 from daedl.bench.rows import Measured, Row, row
 from daedl.bench.trained import SILENT, Progress, Samples, Trained, Training, train_methods
+from daedl.density.statistics import Structure
 from daedl.methods import Method
 from daedl.networks import ConvNet
 from daedl.prediction import Prediction
@@ -27,7 +28,8 @@ VALIDATION_SHARE = 0.20  # of the rest
 
 @dataclass(frozen=True)
 class Settings:
-    """What is learned, and how; chosen on validation data of the known classes (seed 0).
+    """What is learned, and how; chosen on validation data of the known classes, seed 0 if no
+    other is named.
 
     Attributes:
         held_out: classes that are never shown in training.
@@ -38,11 +40,17 @@ class Settings:
             0.040.
         training: batches of 16 for every method, as 865 images would give but 14 of the paper's 64 an
             epoch (DAEDL's validation loss 0.030 against 0.119); at most the paper's 50 epochs.
+        covariance: of DAEDL's density. A full one has to be estimated from 108 images a class in 64
+            dimensions: it wipes out 3% of the validation images (`DensityWarning`) and their Brier
+            score is 0.11 and 0.13 (seeds 0 and 1). Of full, tied and diagonal, each with both
+            normalisers and shrinkage auto, 0.1 and 0.5, diagonal with minmax and auto has the lowest
+            mean of validation Brier scores, 0.06 and 0.03.
     """
 
     held_out: tuple[int, ...] = (8, 9)
     edl_kl_weight: float = 0.05
     baseline_learning_rate: float = 3e-3
+    covariance: Structure = "diagonal"
     training: Training = Training(max_epochs=50, batch_size=16, patience=15)  # noqa: RUF009 (frozen)
 
     def __post_init__(self) -> None:
@@ -59,13 +67,13 @@ class Settings:
         return tuple(c for c in range(CLASSES) if c not in self.held_out)
 
     def plan(self) -> dict[Method, Training]:
-        """Softmax, EDL and DAEDL, the last with the paper's settings."""
+        """Softmax, EDL and DAEDL, the last as in the paper but for the covariance."""
         return {
             methods.Softmax(): replace(self.training, learning_rate=self.baseline_learning_rate),
             methods.EDL(kl_weight=self.edl_kl_weight): replace(
                 self.training, learning_rate=self.baseline_learning_rate
             ),
-            methods.DAEDL(): self.training,
+            methods.DAEDL(covariance=self.covariance): self.training,
         }
 
 

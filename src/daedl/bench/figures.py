@@ -22,6 +22,8 @@ STYLES = {"softmax": (BLUE, "o"), "edl": (ORANGE, "s"), "daedl": (GREEN, "^")}
 DOTS_PER_INCH = 160
 # Training points drawn: enough to show the moons without hiding the map below.
 _POINTS = 300
+# Bins of a reliability diagram with fewer samples are left out: their accuracy says nothing (chosen).
+_FEW = 5
 
 
 def png(figure: Figure) -> bytes:
@@ -126,18 +128,19 @@ def reliability_diagram(probs: Mapping[str, Tensor], targets: Tensor, bins: int 
     axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
     for name, each in probs.items():
         diagram = metrics.reliability(each, targets, bins)
+        enough = diagram.share * len(targets) >= _FEW
+        confidence, accuracy, share = (values[enough] for values in diagram)
         colour, marker = STYLES.get(name, (GREY, "x"))
         label = f"{TITLES.get(name, name)}, ECE {100 * metrics.ece(each, targets):.1f}"
         axes.plot([], [], color=colour, marker=marker, label=label)
-        axes.plot(diagram.confidence, diagram.accuracy, color=colour, linewidth=1, alpha=0.7)
-        sizes = 15 + 160 * diagram.share
+        axes.plot(confidence, accuracy, color=colour, linewidth=1, alpha=0.7)
         shared: dict[str, Any] = {
             "color": colour,
             "marker": marker,
             "alpha": 0.8,
             "edgecolor": "white",
         }
-        axes.scatter(diagram.confidence, diagram.accuracy, s=sizes, linewidth=0.5, **shared)
+        axes.scatter(confidence, accuracy, s=25 + 160 * share, linewidth=0.5, **shared)
     axes.set(xlabel="mean confidence in the bin", ylabel="accuracy", xlim=(0, 1.04), ylim=(0, 1.06))
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8.5)
     _bare(axes)

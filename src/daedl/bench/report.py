@@ -25,14 +25,14 @@ MEANINGS = {
     "over the classes; it punishes both errors and wrong confidence, and smaller is better.",
     "aleatoric": "one minus the largest predicted probability: how much the classes compete for an "
     "image.",
-    "epistemic": "minus the logarithm of the Dirichlet's precision α₀: how little evidence there is "
+    "epistemic": "minus the logarithm of the Dirichlet’s precision α₀: how little evidence there is "
     "for any class. Softmax has no such score.",
-    "density score s": "log density of an image's features among those of the training images, scaled "
+    "density score s": "log density of an image’s features among those of the training images, scaled "
     "to [0, 1]; DAEDL multiplies the logits by it, so that at 0 no evidence is left.",
     "misclassification AUPR": "average precision of telling right predictions from wrong ones by low "
     "aleatoric uncertainty.",
     "AUPR, AUROC": "areas under the precision-recall and the ROC curve of telling test images from "
-    "others by low uncertainty; 100 is perfect, 50 is a coin's AUROC.",
+    "others by low uncertainty; 100 is perfect, 50 is a coin’s AUROC.",
     "ECE": "expected calibration error: mean gap between confidence and accuracy.",
 }
 

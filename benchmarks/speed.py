@@ -1,0 +1,288 @@
+"""Speed and memory of the core, each figure side by side with its reference in one run.
+
+    python benchmarks/speed.py [--threads 2] [--rows benchmarks/results/speed.jsonl]
+
+Times are the best of several interleaved repetitions, so that a noisy machine disturbs both sides alike.
+Ratios are compared with the limits of the project; a missed limit makes the exit status 1.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+import daedl
+from daedl.density import ClassStatistics, DensityScorer
+from daedl.networks import VGG16, ConvNet, Network
+from daedl.outputs import Outputs
+
+RESULTS = Path(__file__).parent / "results" / "speed.jsonl"
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """One measured figure; `value` must be at most `limit`, or at least it where `at_least`."""
+
+    benchmark: str
+    case: str
+    unit: str
+    value: float
+    limit: float | None
+    at_least: bool
+    ours_seconds: float | None
+    reference_seconds: float | None
+    threads: int
+    torch: str
+    daedl: str
+    commit: str
+
+    @property
+    def met(self) -> bool:
+        """Whether the limit is kept."""
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+def row(
+    benchmark: str,
+    case: str,
+    unit: str,
+    value: float,
+    limit: float | None = None,
+    *,
+    at_least: bool = False,
+    seconds: tuple[float | None, float | None] = (None, None),
+) -> SpeedRow:
+    """A figure with its circumstances."""
+    return SpeedRow(
+        benchmark,
+        case,
+        unit,
+        value,
+        limit,
+        at_least,
+        ours_seconds=seconds[0],
+        reference_seconds=seconds[1],
+        threads=torch.get_num_threads(),
+        torch=torch.__version__,
+        daedl=daedl.__version__,
+        commit=_commit(),
+    )
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.stdout.strip() or "unknown"
+
+
+def best_of(
+    ours: Callable[[], object], reference: Callable[[], object], repeats: int
+) -> tuple[float, float]:
+    """Least seconds of both, run in turns after one run each to warm up."""
+    times: list[list[float]] = [[], []]
+    for repeat in range(repeats + 1):
+        for side, run in enumerate((ours, reference)):
+            started = time.perf_counter()
+            run()
+            if repeat:
+                times[side].append(time.perf_counter() - started)
+    return min(times[0]), min(times[1])
+
+
+def fitted(network: Network) -> daedl.Classifier:
+    """A classifier whose density is fitted to features of noise: speed doesn't depend on training."""
+    classifier = daedl.Classifier(network).eval()
+    images = torch.rand(3000, *network.input_shape)
+    targets = torch.arange(3000) % network.num_classes
+    batches = zip(torch.split(images, 250), torch.split(targets, 250), strict=True)
+    return classifier.fit_density(batches)
+
+
+def prediction(network: Network, limit: float) -> SpeedRow:
+    """`predict` against the network's own forward pass, batch 256."""
+    classifier = fitted(network)
+    images = torch.rand(256, *network.input_shape)
+
+    @torch.no_grad()
+    def forward() -> Outputs:
+        return classifier(images)  # type: ignore[no-any-return]
+
+    repeats = 30 if isinstance(network, ConvNet) else 5
+    seconds = best_of(lambda: classifier.predict(images), forward, repeats)
+    case = f"{type(network).__name__}, batch 256, density in {_precision(classifier)}"
+    return row("predict / forward", case, "times", seconds[0] / seconds[1], limit, seconds=seconds)
+
+
+def _precision(classifier: daedl.Classifier) -> str:
+    scorer = classifier.fitted
+    assert isinstance(scorer, DensityScorer)
+    return str(scorer.density.dtype).removeprefix("torch.")
+
+
+def gaussian_features(classes: int, width: int, decay: float) -> tuple[Tensor, Tensor]:
+    """Features (N, H) whose covariances have eigenvalues k^-decay in directions of their own a class.
+
+    Trained networks' features have such spectra; decay 1.5 gives condition numbers near 1e4.
+    """
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.arange(1, width + 1, dtype=torch.float64).pow(-decay / 2)
+    features = []
+    for _ in range(classes):
+        raw = torch.randn(width, width, generator=generator, dtype=torch.float64)
+        rotation, _ = torch.linalg.qr(raw)
+        rows = torch.randn(3 * width, width, generator=generator, dtype=torch.float64)
+        center = torch.randn(width, generator=generator, dtype=torch.float64)
+        features.append((rows * scales) @ rotation + center)
+    targets = torch.arange(classes).repeat_interleave(3 * width)
+    return torch.cat(features).float(), targets
+
+
+def scoring(classes: int, width: int, batch: int, decay: float = 1.5) -> list[SpeedRow]:
+    """Density scoring against MultivariateNormal.log_prob in float64, on the same features."""
+    features, targets = gaussian_features(classes, width, decay)
+    density = DensityScorer.fit(features, targets, classes).density
+    statistics = ClassStatistics.of(features, targets, classes)
+    normals = MultivariateNormal(
+        statistics.means, covariance_matrix=torch.stack(list(statistics.covariances()))
+    )
+    weights = (statistics.counts / statistics.counts.sum()).log()
+    probe = features[torch.randperm(len(features))[:batch]]
+    exact = probe.double()[:, None]
+
+    def reference() -> Tensor:
+        log_prob: Tensor = normals.log_prob(exact)  # type: ignore[no-untyped-call]
+        return (log_prob + weights).logsumexp(-1)
+
+    seconds = best_of(lambda: density(probe), reference, repeats=8)
+    expected = reference()
+    error = float(((density(probe) - expected) / expected).abs().max())
+    precision = str(density.dtype).removeprefix("torch.")
+    condition = float(density.condition.max())
+    case = f"C {classes}, H {width}, B {batch}, {precision}, condition {condition:.0e}"
+    # The library takes float64 where float32 would lose digits; its speed is told, not judged.
+    limit = 3.0 if precision == "float32" else None
+    name = "MultivariateNormal.log_prob / density"
+    ratio = seconds[1] / seconds[0]
+    return [
+        row(name, case, "times as fast", ratio, limit, at_least=True, seconds=seconds),
+        row("density, relative difference", case, "", error, 1e-5),
+    ]
+
+
+def training_step() -> SpeedRow:
+    """An evidential step against a cross-entropy step, on the same spectrally normalised ConvNet."""
+    network = daedl.spectral_normalize(ConvNet(1, 10)).train()
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
+    images, targets = torch.rand(64, 1, 28, 28), torch.arange(64) % 10
+    method = daedl.methods.DAEDL()
+
+    def step(loss: Callable[[], Tensor]) -> None:
+        optimizer.zero_grad()
+        loss().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    seconds = best_of(
+        lambda: step(lambda: method.training_loss(network, images, targets, 0)),
+        lambda: step(lambda: F.cross_entropy(network(images).logits, targets)),
+        repeats=40,
+    )
+    ratio = seconds[0] / seconds[1]
+    name = "evidential step / cross-entropy step"
+    return row(name, "ConvNet, batch 64", "times", ratio, 1.10, seconds=seconds)
+
+
+def density_fit() -> list[SpeedRow]:
+    """Passes over the network while fitting, and memory beyond the features for 200,000 of them."""
+    classifier = daedl.Classifier(ConvNet(1, 10, image_size=8))
+    images, targets = torch.rand(1000, 1, 8, 8), torch.arange(1000) % 10
+    calls: list[int] = []
+    classifier.network.register_forward_hook(
+        lambda _module, inputs, _out: calls.append(len(inputs[0]))
+    )
+    classifier.fit_density([(images, targets)])
+    passes = row(
+        "passes over the network to fit the density", "1,000 images", "", sum(calls) / 1000, 1.0
+    )
+    samples, classes, width = 200_000, 10, 512
+    features = torch.randn(samples, width)
+    started, before = time.perf_counter(), _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the kernel's peak starts anew from here
+    DensityScorer.fit(features, torch.arange(samples) % classes, classes)
+    extra = (_memory("VmHWM") - before) / 2**20
+    seconds = time.perf_counter() - started
+    # Statistics, their shrunk form, and the factors in float64 and float32: a handful of C H² float64.
+    limit = 8 * classes * width**2 * 8 / 2**20
+    case = f"N {samples:,}, C {classes}, H {width}: features {samples * width * 4 / 2**20:.0f} MiB"
+    memory = row("memory beyond the features", case, "MiB (limit 8 C H² float64)", extra, limit)
+    return [passes, memory, row("fitting the density", case, "seconds", seconds)]
+
+
+def _memory(field: str) -> float:
+    """This process's memory in bytes, by a field of Linux's /proc/self/status."""
+    status = Path("/proc/self/status").read_text("utf-8")
+    return 1024 * float(status.split(f"{field}:")[1].split()[0])
+
+
+def measure(console: Console) -> list[SpeedRow]:
+    """All figures, told as they come."""
+    steps: list[Callable[[], SpeedRow | list[SpeedRow]]] = [
+        density_fit,  # first: memory that others freed would hide what it takes
+        lambda: prediction(ConvNet(1, 10), limit=1.20),
+        lambda: prediction(VGG16(3, 10), limit=1.05),
+        lambda: scoring(10, 576, 1000),
+        lambda: scoring(100, 512, 256),
+        lambda: scoring(10, 576, 1000, decay=3.0),
+        training_step,
+    ]
+    rows: list[SpeedRow] = []
+    for step in steps:
+        with console.status(f"measured {len(rows)} figures"):
+            found = step()
+        rows += found if isinstance(found, list) else [found]
+    return rows
+
+
+def show(console: Console, rows: list[SpeedRow]) -> None:
+    """A table for people."""
+    table = Table("figure", "case", "measured", "limit", title="Speed and memory")
+    for each in rows:
+        limit = "" if each.limit is None else f"{'≥' if each.at_least else '≤'} {each.limit:.3g}"
+        color = "green" if each.met else "red"
+        measured = f"[{color}]{each.value:.3g}[/{color}] {each.unit}"
+        table.add_row(each.benchmark, each.case, measured, limit)
+    console.print(table)
+
+
+def main() -> int:
+    """Measure, show, write the rows; 1 if a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rows", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    console = Console()
+    rows = measure(console)
+    show(console, rows)
+    options.rows.parent.mkdir(parents=True, exist_ok=True)
+    with options.rows.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(asdict(each)) + "\n" for each in rows)
+    console.print(f"rows appended to {options.rows}")
+    return 0 if all(each.met for each in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
