@@ -293,3 +293,9 @@ class TestBadInput:
             daedl.Classifier(MLP(4, 3), daedl.methods.EDL(), kl_weight=2)
         with pytest.raises(TypeError, match="unexpected keyword argument 'kl_wight'"):
             daedl.Classifier(MLP(4, 3), "daedl", kl_wight=2)
+
+
+def test_files_have_the_permissions_of_any_new_file(saved):
+    plain = saved.with_name("plain")
+    plain.touch()
+    assert saved.stat().st_mode == plain.stat().st_mode

@@ -57,6 +57,9 @@ def test_agrees_with_torch_distributions(first, second):
     ours, reference = Dirichlet(first), Reference(first.exp())
     torch.testing.assert_close(ours.mean, reference.mean)
     torch.testing.assert_close(ours.variance, reference.variance)
+    alpha = first.exp()
+    expected_log = torch.digamma(alpha) - torch.digamma(alpha.sum(-1, keepdim=True))
+    torch.testing.assert_close(ours.expected_log, expected_log, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(ours.differential_entropy, reference.entropy(), rtol=1e-8, atol=1e-7)
     other = second[:1].expand_as(first)
     torch.testing.assert_close(
@@ -140,7 +143,7 @@ def test_values_and_gradients_are_finite_in_float32(row):
     d = Dirichlet(log_alpha)
     other = Dirichlet(log_alpha.detach().flip(-1))
     values = [getattr(d, name) for name in SCALARS] + [d.kl(other), other.kl(d), d.kl_to_uniform()]
-    for value in [*values, d.mean.sum(-1), d.variance.sum(-1)]:
+    for value in [*values, d.mean.sum(-1), d.variance.sum(-1), d.expected_log[..., 0]]:
         assert torch.isfinite(value).all()
         (gradient,) = torch.autograd.grad(value.sum(), log_alpha, retain_graph=True)
         assert torch.isfinite(gradient).all()

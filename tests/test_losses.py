@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from daedl.losses import annealed, evidential, expected_mse, masked_kl_to_uniform
+from daedl.losses import (
+    annealed,
+    evidential,
+    expected_mse,
+    masked_kl_to_uniform,
+    uncertain_cross_entropy,
+)
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
 TARGET = torch.tensor([0])
@@ -73,3 +79,19 @@ def test_annealing():
     assert [annealed(1.0, t, 10) for t in (0, 5, 10, 200)] == [0.0, 0.5, 1.0, 1.0]
     assert annealed(0.05, 0, 0) == 0.05
     assert annealed(2.0, float("inf"), 10) == 2.0
+
+
+def test_uncertain_cross_entropy():
+    log_alpha = torch.tensor([[5.0, 2.0, 1.5]], dtype=torch.float64).log()
+    assert float(uncertain_cross_entropy(log_alpha, TARGET)) == pytest.approx(0.573973, abs=5e-7)
+    for classes, value in ((3, 1.5), (10, 2.82897)):  # no evidence
+        loss = uncertain_cross_entropy(torch.zeros(1, classes, dtype=torch.float64), TARGET)
+        assert float(loss) == pytest.approx(value, abs=5e-6)
+
+
+def test_the_published_codes_epsilon_hardly_matters():
+    """It adds 1e-6 to alpha, and once more inside the KL; ln alpha = z needs no such guard."""
+    alpha = LOGITS.exp()
+    assert float(expected_mse((alpha + 1e-6).log(), TARGET)) == pytest.approx(0.0672067, abs=5e-8)
+    kl = masked_kl_to_uniform((alpha + 2e-6).log(), TARGET)
+    assert float(kl) == pytest.approx(0.800504, abs=5e-7)

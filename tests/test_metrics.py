@@ -28,6 +28,11 @@ def test_detection_worked_numbers():
     assert metrics.auroc(INSIDE, OUTSIDE) == pytest.approx(0.833333, abs=5e-7)
 
 
+def test_a_constant_score_has_the_precision_of_chance():
+    """MNIST's 10,000 against SVHN's 26,032 images: 27.75."""
+    assert 100 * metrics.aupr(np.zeros(10_000), np.zeros(26_032)) == pytest.approx(27.75, abs=5e-3)
+
+
 @settings(max_examples=40)
 @given(
     st.lists(st.floats(-5, 5), min_size=1, max_size=30),

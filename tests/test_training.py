@@ -93,17 +93,17 @@ def random_states():
 def test_same_seed_same_weights_and_the_outside_random_state_is_untouched(blobs):
     ends = []
     for _ in range(2):
-        classifier = model("edl+")
+        classifier = model()
         before = random_states()
-        fit(classifier, blobs, max_epochs=2, seed=7)
+        fit(classifier, blobs, blobs, max_epochs=2, seed=7)
         after = random_states()
         assert torch.equal(before[0], after[0])
         assert (before[1] == after[1]).all()
         assert before[2] == after[2]
         ends.append(weights(classifier))
     assert same(*ends)
-    other = model("edl+")
-    fit(other, blobs, max_epochs=2, seed=8)
+    other = model()
+    fit(other, blobs, blobs, max_epochs=2, seed=8)
     assert not same(ends[0], weights(other))
 
 
@@ -271,12 +271,6 @@ def test_killed_at_any_moment_and_resumed_ends_with_the_same_file(tmp_path):
     subprocess.run([*command, str(tmp_path / "whole"), "0"], check=True, capture_output=True)
     killed, whole = (tmp_path / f"{name}.daedl" for name in ("killed", "whole"))
     assert killed.read_bytes() == whole.read_bytes()
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "killed",
-        "killed.daedl",
-        "whole",
-        "whole.daedl",
-    ]
 
 
 def test_checkpoints_are_guarded(blobs, tmp_path):

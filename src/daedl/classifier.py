@@ -143,15 +143,18 @@ class Classifier(nn.Module):
         storage.save(Path(path), tensors, description)
 
     @classmethod
-    def load(cls, path: str | Path, network: Network | None = None) -> "Classifier":
+    def load(
+        cls, path: str | Path, network: Network | None = None, method: Method | None = None
+    ) -> "Classifier":
         """Read a classifier from a file that `save` wrote, on the CPU, ready to predict.
 
         A network of one's own class can't be rebuilt from a file without running code from it, so
-        pass a new `network`, built as it was for training, and its weights are filled in.
+        pass a new `network`, built as it was for training, and its weights are filled in. Likewise
+        pass a `method` that isn't in the table of methods.
         """
         tensors, description = storage.load(Path(path))
         try:
-            return cls._rebuild(tensors, description, network)
+            return cls._rebuild(tensors, description, network, method)
         except (KeyError, RuntimeError) as error:
             raise ValueError(
                 f"{path} does not fit together ({textwrap.shorten(str(error), 300)}); expected the "
@@ -161,9 +164,13 @@ class Classifier(nn.Module):
 
     @classmethod
     def _rebuild(
-        cls, tensors: dict[str, Tensor], description: dict[str, Any], network: Network | None
+        cls,
+        tensors: dict[str, Tensor],
+        description: dict[str, Any],
+        network: Network | None,
+        method: Method | None,
     ) -> "Classifier":
-        saved, method = description["network"], description["method"]
+        saved = description["network"]
         if network is None:
             if saved["name"] not in networks.NETWORKS:
                 raise ValueError(
@@ -173,11 +180,11 @@ class Classifier(nn.Module):
             network = networks.build(saved["name"], **saved["arguments"])
         network.to(getattr(torch, description["dtype"]))
         _normalize_as(network, description["spectral"])
-        classifier = cls(
-            network,
-            methods.build(method["name"], **method["arguments"]),
-            class_names=description["class_names"],
-        )
+        if method is None:
+            method = methods.build(
+                description["method"]["name"], **description["method"]["arguments"]
+            )
+        classifier = cls(network, method, class_names=description["class_names"])
         classifier.network.load_state_dict(_part(tensors, "network."))
         if description["fitted"] is not None:
             fitted = classifier.method.restore(_part(tensors, "fitted."), description["fitted"])

@@ -63,6 +63,14 @@ class Dirichlet:
         return -(log_mean.exp() * log_mean).sum(-1)
 
     @property
+    def expected_log(self) -> Tensor:
+        """E[ln π_c] = ψ(α_c) − ψ(α₀), (..., C)."""
+        log_precision = self.log_precision.unsqueeze(-1)
+        return (self.log_alpha - log_precision) + (
+            _psi_residual(self.log_alpha) - _psi_residual(log_precision)
+        )
+
+    @property
     def expected_entropy(self) -> Tensor:
         """Data uncertainty E[H(π)] = −Σ_c m_c (ψ(α_c + 1) − ψ(α₀ + 1)), (...)."""
         return self.entropy_of_mean - self.mutual_information

@@ -37,6 +37,14 @@ def expected_mse(log_alpha: Tensor, targets: Tensor, reduction: Reduction = "mea
     return reduce(bias + dirichlet.variance.sum(-1), reduction)
 
 
+def uncertain_cross_entropy(
+    log_alpha: Tensor, targets: Tensor, reduction: Reduction = "mean"
+) -> Tensor:
+    """UCE: E_{π ~ Dir(α)} [−ln π_y] = ψ(α₀) − ψ(α_y) (Charpentier et al., 2020)."""
+    of_truth = Dirichlet(log_alpha).expected_log.gather(-1, targets.unsqueeze(-1))
+    return reduce(-of_truth.squeeze(-1), reduction)
+
+
 def masked_kl_to_uniform(
     log_alpha: Tensor, targets: Tensor, reduction: Reduction = "mean"
 ) -> Tensor:

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,27 +25,23 @@ FORMAT = 1
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to a temporary file beside `path`, then rename it: `path` is old or new, never half."""
-    handle = None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        handle = tempfile.NamedTemporaryFile(  # noqa: SIM115 (renamed, so closed by hand)
-            dir=path.parent, prefix=f".{path.name}.", delete=False
-        )
-        with handle:
-            handle.write(data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        Path(handle.name).replace(path)
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
     except BaseException as error:
-        if handle is not None:
-            with contextlib.suppress(OSError):
-                Path(handle.name).unlink()
-        if isinstance(error, OSError):
-            raise OSError(
-                error.errno,
-                f"cannot write {len(data):,} bytes to {path}: {error.strerror or error}; expected a "
-                "folder that exists, may be written to and has room. What was there before is whole",
-            ) from error
-        raise
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if not isinstance(error, OSError):
+            raise
+        raise OSError(
+            error.errno,
+            f"cannot write {len(data):,} bytes to {path}: {error.strerror or error}; expected a "
+            "folder that exists, may be written to and has room. What was there before is whole",
+        ) from error
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:

@@ -123,9 +123,6 @@ def fit(
             Several processes are spawned by default, so that what follows `fit` runs once.
         progress: show progress bars.
     """
-    several = devices not in (1, "1", "auto")
-    if strategy == "auto" and several:
-        strategy = "ddp_spawn"
     if max_epochs < 1 or patience < 1:
         raise ValueError(
             f"max_epochs is {max_epochs} and patience {patience}; expected both at least 1"
@@ -150,14 +147,15 @@ def fit(
     train = as_batches(train, batch_size, shuffle=True)
     val = None if val is None else as_batches(val, batch_size, shuffle=False)
     density = train if density is None else as_batches(density, batch_size, shuffle=False)
-    fabric = Fabric(
-        accelerator=accelerator, devices=devices, strategy=strategy, precision=precision
-    )
+    build = partial(Fabric, accelerator=accelerator, devices=devices, precision=precision)
+    fabric = build(strategy=strategy)
+    if strategy == "auto" and fabric.world_size > 1:
+        fabric = build(strategy="ddp_spawn")
     model.fitted = None
     with preserved_random_state():
         history = _launch(fabric, _Job(model, plan, train, val, density))
+        effect = None if val is None else _effect_of_density(model, val)
     model.eval()
-    effect = None if val is None else _effect_of_density(model, val)
     if effect is not None and (advice := effect.advice()):
         warnings.warn(advice, DensityWarning, stacklevel=2)
     return replace(history, density=effect)
@@ -185,21 +183,25 @@ def _launch(fabric: Fabric, job: _Job) -> History:
         return _train(fabric, job)
     # Pickled here rather than by multiprocessing, which fails on tensors that share memory.
     pickled = pickle.dumps(job)
+    model = job.model
     with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.daedl"
-        history: History = pickle.loads(fabric.launch(_train_pickled, pickled, result))  # type: ignore[arg-type]
-        job.model.fitted = Classifier.load(result, network=job.model.network).fitted
+        history: History = pickle.loads(fabric.launch(_train_pickled, pickled, Path(folder)))  # type: ignore[arg-type]
+        result = _result(fabric, Path(folder))
+        model.fitted = Classifier.load(result, model.network, model.method).fitted
     return history
 
 
-def _train_pickled(fabric: Fabric, pickled: bytes, result: Path) -> bytes:
-    """In one of several processes: train, and let the first leave the trained model in `result`."""
+def _train_pickled(fabric: Fabric, pickled: bytes, folder: Path) -> bytes:
+    """In one of several processes: train, and leave the trained model in `folder`."""
     job: _Job = pickle.loads(pickled)
     history = _train(fabric, job)
-    if fabric.is_global_zero:
-        job.model.save(result)
-    fabric.barrier()
+    job.model.save(_result(fabric, folder))
     return pickle.dumps(history)
+
+
+def _result(fabric: Fabric, folder: Path) -> Path:
+    """Where a process leaves its model: one file each, as some strategies return in every process."""
+    return folder / f"{fabric.global_rank}.daedl"
 
 
 def _train(fabric: Fabric, job: _Job) -> History:

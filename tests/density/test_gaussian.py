@@ -45,6 +45,9 @@ def test_worked_numbers():
     assert each.tolist() == pytest.approx([-2.83788, -3.83788], abs=5e-6)
     log_density = density(feature)
     assert float(log_density) == pytest.approx(-3.12936, abs=5e-6)
+    # Without the class weights, as in the published code, it would be another score.
+    assert float(each.logsumexp(-1)) == pytest.approx(-2.52462, abs=5e-6)
+    assert float(MinMax(-6.0, -2.0)(each.logsumexp(-1))) == pytest.approx(0.868846, abs=5e-7)
     score = MinMax(low=-6.0, high=-2.0)(log_density)
     assert float(score) == pytest.approx(0.717659, abs=5e-7)
     logits = torch.tensor([2.0, 0.0, -1.0])
@@ -102,6 +105,16 @@ def test_singular_class_is_shrunk_as_scikit_learn_does():
     for c in (0, 1):
         _, amount = oas(features[targets == c].numpy())
         assert float(density.amount[c]) == pytest.approx(amount, rel=1e-9)
+    assert torch.isfinite(density(features)).all()
+
+
+def test_constant_features_of_a_diagonal_covariance_get_one_samples_worth():
+    generator = torch.Generator().manual_seed(3)
+    features = torch.randn(59, 6, generator=generator)
+    features[:, 2] = 1.0
+    statistics = ClassStatistics.of(features, torch.zeros(59).long(), 1, "diagonal")
+    density = GaussianDensity.fit(statistics)
+    assert float(density.amount) == pytest.approx(1 / 60)
     assert torch.isfinite(density(features)).all()
 
 

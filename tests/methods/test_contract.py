@@ -99,7 +99,6 @@ class Tempered(Softmax):
     """Post hoc methods: something fitted to the outputs after training."""
 
     name = "tempered"
-    needs_fit = True
 
     def fit(self, outputs, targets):
         candidates = torch.linspace(0.5, 3, 26)

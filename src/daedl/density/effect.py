@@ -49,9 +49,10 @@ class DensityEffect:
         if self.near_zero > SATURATED and self.near_zero * self.samples >= FEW:
             return (
                 f"the density is saturated: {self.near_zero:.0%} of held-out in-distribution samples "
-                f"score below {NEAR}, so their evidence is wiped out and they tie with unknown data. Use "
-                "normalizer='smooth-quantile', more training samples, a larger shrinkage, "
-                "covariance='tied', or features of a later block"
+                f"score below {NEAR}, so their evidence is wiped out. The density knows the training "
+                "samples too well: use covariance='tied' or 'diagonal', a larger shrinkage, more "
+                "samples or features of a later block; normalizer='smooth-quantile' at least keeps "
+                "their order"
             )
         if self.near_one > INERT:
             return (

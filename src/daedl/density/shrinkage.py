@@ -41,8 +41,9 @@ class Shrunk:
 def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
     """Decide the shrinkage of each covariance.
 
-    "auto" leaves an invertible covariance as it is (the paper's formula) and shrinks a singular one by
-    the amount of the oracle approximating estimator; a number is applied to every class.
+    "auto" leaves an invertible covariance as it is (the paper's formula) and shrinks a singular one: a
+    matrix by the amount of the oracle approximating estimator, a diagonal one, which only constant
+    features make singular, by 1 / (N_c + 1), one sample's worth. A number is applied to every class.
     """
     if shrinkage != "auto" and not 0 <= shrinkage <= 1:
         raise ValueError(f"shrinkage is {shrinkage}; expected 'auto' or a number from 0 to 1")
@@ -58,7 +59,10 @@ def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
     scale = torch.where(scale > 0, scale, known.mean())
     if shrinkage == "auto":
         singular = spectra[:, 0] * MAX_CONDITION < spectra[:, -1].clamp_min(_TINY)
-        amount = torch.where(singular, _oracle_amount(spectra, statistics.samples()), 0.0)
+        samples = statistics.samples()
+        diagonal = statistics.structure == "diagonal"
+        enough = 1 / (samples + 1) if diagonal else _oracle_amount(spectra, samples)
+        amount = torch.where(singular, enough, 0.0)
     else:
         amount = torch.full_like(scale, float(shrinkage))
     shrunk = (1 - amount)[:, None] * spectra + (amount * scale)[:, None]

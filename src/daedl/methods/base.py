@@ -35,7 +35,6 @@ class Method(ABC):
 
     name: ClassVar[str]
     paper: ClassVar[str]
-    needs_fit: ClassVar[bool] = False
 
     spectral: SpectralNorm | None = None
     reduction: Literal["mean", "sum"] = "mean"

@@ -32,7 +32,6 @@ class DAEDL(EDLPlus):
     """
 
     name = "daedl"
-    needs_fit = True
 
     spectral: SpectralNorm | None = SpectralNorm()  # noqa: RUF009 (frozen)
     covariance: Structure = "full"
