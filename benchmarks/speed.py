@@ -8,7 +8,6 @@ Ratios are compared with the limits of the project; a missed limit makes the exi
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 import daedl
+from daedl.bench.rows import commit
 from daedl.density import ClassStatistics, DensityScorer
 from daedl.networks import VGG16, ConvNet, Network
 from daedl.outputs import Outputs
@@ -78,14 +78,8 @@ def row(
         threads=torch.get_num_threads(),
         torch=torch.__version__,
         daedl=daedl.__version__,
-        commit=_commit(),
+        commit=commit(),
     )
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    return result.stdout.strip() or "unknown"
 
 
 def best_of(

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -121,13 +122,55 @@ print(p.probs.tolist(), model.class_names)
         assert torch.equal(
             again.predict(blobs[0]).log_alpha, classifier.predict(blobs[0]).log_alpha
         )
-        with pytest.raises(ValueError, match=r"does not fit together.*build it as it was"):
+        with pytest.raises(ValueError, match=r"can't be rebuilt.*build it as it was"):
             daedl.Classifier.load(tmp_path / "own.daedl", network=MLP(4, 3))
 
     def test_pickle_and_deepcopy(self, trained, blobs):
         expected = trained.predict(blobs[0]).log_alpha
         for twin in (pickle.loads(pickle.dumps(trained)), copy.deepcopy(trained)):
             assert torch.equal(twin.predict(blobs[0]).log_alpha, expected)
+
+    def test_baked_networks_travel_too(self, trained, blobs, tmp_path):
+        twin = copy.deepcopy(trained)
+        expected = trained.predict(blobs[0]).log_alpha
+        daedl.bake(twin.network)
+        twin.save(tmp_path / "baked.daedl")
+        loaded = daedl.Classifier.load(tmp_path / "baked.daedl")
+        for other in (twin, loaded, copy.deepcopy(twin), pickle.loads(pickle.dumps(twin))):
+            assert not [name for name in other.network.state_dict() if "parametrizations" in name]
+            assert torch.equal(other.predict(blobs[0]).log_alpha, expected)
+
+    def test_headers_of_any_length_load(self, trained, tmp_path):
+        """The header's length is the file's first bytes, and may look like a pickle's."""
+        twin, first_bytes = copy.deepcopy(trained), set()
+        for length in range(300):
+            twin.class_names = ["x" * length, "b", "c"]
+            twin.save(tmp_path / "m.daedl")
+            first_bytes.add((tmp_path / "m.daedl").read_bytes()[0])
+            if first_bytes >= {0x80}:
+                break
+        assert 0x80 in first_bytes
+        assert daedl.Classifier.load(tmp_path / "m.daedl").class_names == twin.class_names
+
+    def test_tied_weights(self, tmp_path):
+        shared = nn.Linear(4, 4)
+        network = Wrapped(nn.Sequential(shared, nn.ReLU(), shared, nn.Linear(4, 3)), "1", (4,))
+        classifier = daedl.Classifier(network, "softmax").eval()
+        classifier.save(tmp_path / "tied.daedl")
+        assert (tmp_path / "tied.daedl").exists()
+
+    def test_state_dicts_of_fitted_classifiers_are_refused(self, trained):
+        with pytest.raises(ValueError, match=r"expected Classifier.save and Classifier.load"):
+            daedl.Classifier(MLP(4, 3, hidden=(16, 16))).load_state_dict(trained.state_dict())
+
+    def test_methods_of_ones_own_are_passed_in(self, tmp_path):
+        class Mine(daedl.methods.Softmax):
+            name = "mine"
+
+        daedl.Classifier(MLP(4, 3), Mine()).save(tmp_path / "mine.daedl")
+        with pytest.raises(ValueError, match=r"unknown method 'mine'.*upgrade if that is newer"):
+            daedl.Classifier.load(tmp_path / "mine.daedl")
+        assert daedl.Classifier.load(tmp_path / "mine.daedl", method=Mine()).method.name == "mine"
 
     def test_to_half_and_back_keeps_the_density(self, trained, blobs):
         twin = copy.deepcopy(trained).half().float()
@@ -152,6 +195,15 @@ class TestDamagedFiles:
             saved.write_bytes(altered)
             with pytest.raises(ValueError, match=r"damaged|truncated|not a model file|format"):
                 daedl.Classifier.load(saved)
+
+    def test_settings_of_a_newer_version_say_so(self, trained, tmp_path):
+        path = tmp_path / "newer.daedl"
+        trained.save(path)
+        tensors, description = storage.load(path)
+        description["method"]["arguments"]["invented"] = 1
+        storage.save(path, tensors, {**description, "version": "9.9"})
+        with pytest.raises(ValueError, match=r"'invented'.*written by daedl 9\.9, this is"):
+            daedl.Classifier.load(path)
 
     def test_altered_settings_are_noticed(self, saved):
         self.rewrite(saved, lambda d: d["method"]["arguments"].update(kl_weight=99.0))
@@ -215,6 +267,24 @@ class TestFailedWrites:
         assert saved.read_bytes() == before
         assert list(saved.parent.iterdir()) == [saved]
 
+    def test_folders_links_and_permissions(self, trained, tmp_path):
+        with pytest.raises(IsADirectoryError, match="it is a folder; expected the path of a file"):
+            trained.save(tmp_path)
+        real, link = tmp_path / "real.daedl", tmp_path / "link.daedl"
+        trained.save(real)
+        real.chmod(0o600)
+        link.symlink_to(real)
+        trained.save(link)
+        assert link.is_symlink()
+        assert real.stat().st_mode & 0o777 == 0o600
+
+    @pytest.mark.skipif(
+        not Path("/proc/self").exists(), reason="needs a folder nobody may write to"
+    )
+    def test_folder_without_permission(self, trained):
+        with pytest.raises(OSError, match="may be written to"):
+            trained.save("/proc/model.daedl")
+
     @pytest.mark.parametrize("folder", ["missing", "file"])
     def test_unwritable_folder(self, trained, tmp_path, folder):
         (tmp_path / "file").write_text("in the way")
@@ -232,8 +302,14 @@ class TestBadInput:
         ):
             trained.predict(images)
 
-    def test_large_finite_images_pass(self, trained):
-        assert torch.isfinite(trained.predict(torch.full((2, 4), 3e38)).probs).all()
+    @pytest.mark.parametrize("covariance", ["full", "tied", "diagonal"])
+    @pytest.mark.parametrize("size", [1e20, 3e38])
+    def test_large_finite_images_pass(self, blobs, covariance, size):
+        classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), covariance=covariance)
+        classifier.fit_density([blobs])
+        p = classifier.predict(torch.full((2, 4), size))
+        assert torch.isfinite(p.probs).all()
+        assert torch.isfinite(p.log_density).all()
 
     def test_not_finite_features_and_logits(self, trained):
         outputs, _ = trained.collect([(torch.zeros(2, 4), torch.tensor([0, 1]))])
@@ -278,11 +354,22 @@ class TestBadInput:
         ):
             trained.predict_outputs(foreign)
 
+    def test_outputs_of_another_number_of_classes(self, trained):
+        outputs, _ = trained.collect([(torch.zeros(2, 4), torch.tensor([0, 1]))])
+        with pytest.raises(ValueError, match="logits have 7 columns but the network has 3 classes"):
+            trained.predict_outputs(outputs._replace(logits=torch.zeros(2, 7)))
+
     def test_empty_loader(self, trained):
         with pytest.raises(ValueError, match="gave no batch"):
             trained.collect([])
 
     def test_construction(self):
+        with pytest.raises(TypeError, match=r"expected a name such as 'daedl', or a built method"):
+            daedl.Classifier(MLP(4, 3), daedl.methods.EDL)
+        with pytest.raises(ValueError, match="asks for"):
+            daedl.Classifier(
+                daedl.Classifier(MLP(4, 3)).network, spectral=daedl.SpectralNorm(soft=True)
+            )
         with pytest.raises(TypeError, match=r"daedl.networks.Wrapped\(module"):
             daedl.Classifier(nn.Linear(4, 3))
         with pytest.raises(ValueError, match=r"unknown method 'deadl'.*did you mean 'daedl'"):

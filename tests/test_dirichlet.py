@@ -149,6 +149,26 @@ def test_values_and_gradients_are_finite_in_float32(row):
         assert torch.isfinite(gradient).all()
 
 
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.floats(-80, 80, width=32), min_size=2, max_size=10))
+def test_invariants_hold_in_float32(row):
+    d = Dirichlet(torch.tensor([row], dtype=torch.float32))
+    assert (d.expected_entropy >= 0).all()
+    assert (d.mutual_information >= 0).all()
+    total = d.expected_entropy + d.mutual_information
+    torch.testing.assert_close(total, d.entropy_of_mean, rtol=1e-4, atol=2e-5)
+
+
+def test_entropy_beyond_the_range_of_exp():
+    """ln alpha of 200 overflows float32 as alpha, but not as a logarithm."""
+    huge = Dirichlet(torch.tensor([200.0, 199.0, 150.0]))
+    exact = Dirichlet(huge.log_alpha.double())
+    assert torch.isfinite(huge.differential_entropy)
+    torch.testing.assert_close(
+        huge.differential_entropy.double(), exact.differential_entropy, rtol=1e-5, atol=0
+    )
+
+
 def test_gradients_against_finite_differences():
     log_alpha = torch.tensor([[-2.0, 0.5, 3.2, 3.3]], dtype=torch.float64, requires_grad=True)
     other = Dirichlet(torch.tensor([[1.0, -0.5, 2.0, 0.1]], dtype=torch.float64))

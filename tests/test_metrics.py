@@ -107,3 +107,12 @@ def test_bad_input_is_named():
         metrics.auroc([math.nan], [1.0])
     with pytest.raises(ValueError, match="2 labels for 3 targets"):
         metrics.accuracy([0, 1], [0, 1, 2])
+    with pytest.raises(ValueError, match="targets range from -1 to 1; expected 0 to 1"):
+        metrics.brier([[0.5, 0.5], [0.5, 0.5]], [-1, 1])
+
+
+def test_labels_decide_where_probabilities_tie():
+    uniform = np.full((4, 2), 0.5)
+    targets = np.array([1, 1, 0, 1])
+    assert metrics.reliability(uniform, targets).accuracy.tolist() == [0.25]
+    assert metrics.reliability(uniform, targets, labels=targets).accuracy.tolist() == [1.0]

@@ -372,7 +372,7 @@ def test_unfit_networks_are_refused() -> None:
     unused = Branching()
     unused.spare = nn.Conv2d(1, 1, 3)
     with pytest.raises(ValueError, match=r"'module.spare' didn't run.*norm='kernel'"):
-        spectral_normalize(Wrapped(unused, "conv", (2, 8, 8)), SpectralNorm(norm="operator"))
+        spectral_normalize(Wrapped(unused, "signal", (2, 8, 8)), SpectralNorm(norm="operator"))
 
     network = MLP(4, 2)
     nn.init.constant_(network.classifier.logits.weight, math.nan)

@@ -15,8 +15,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 import daedl
-from daedl.loaders import in_order
+from daedl.density.scorer import FLOAT32_AGREEMENT
 from daedl.networks import MLP
+from daedl.training.loaders import in_order
 
 fit = partial(daedl.fit, accelerator="cpu", progress=False)
 
@@ -24,6 +25,12 @@ fit = partial(daedl.fit, accelerator="cpu", progress=False)
 def model(method="daedl", **arguments):
     torch.manual_seed(0)
     return daedl.Classifier(MLP(4, 3, hidden=(16, 16)), method, **arguments)
+
+
+def batch_norm_model():
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+    return daedl.Classifier(daedl.networks.Wrapped(layers, features="2", input_shape=(4,)))
 
 
 def weights(classifier):
@@ -42,8 +49,8 @@ def test_learns_and_reports(blobs):
     assert history.epochs[-1].train_loss < 0.8 * history.epochs[0].train_loss
     assert [round(e.learning_rate / 1e-2, 6) for e in history.epochs[:3]] == [1, 0.95, 0.9025]
     assert daedl.metrics.accuracy(classifier.predict(features).labels, targets) > 0.8
-    assert history.density is not None
-    assert history.density.flips == 0
+    assert history.density_effect is not None
+    assert history.density_effect.flips == 0
     assert not classifier.training
 
 
@@ -83,7 +90,7 @@ def test_without_validation_the_last_weights_are_kept(blobs):
     history = fit(model("softmax"), blobs, max_epochs=2)
     assert history.best_epoch == 1
     assert history.epochs[0].val_loss is None
-    assert history.density is None
+    assert history.density_effect is None
 
 
 def random_states():
@@ -280,15 +287,18 @@ def test_checkpoints_are_guarded(blobs, tmp_path):
         fit(model(), blobs, max_epochs=1, checkpoint=path)
     with pytest.raises(ValueError, match=r"another run .*method.*choose another"):
         fit(model("edl"), blobs, max_epochs=1, checkpoint=path, resume=True)
+    with pytest.raises(ValueError, match=r"another run \(learning rate 0.001 there, 1e-05 here\)"):
+        fit(model(), blobs, max_epochs=2, checkpoint=path, resume=True, learning_rate=1e-5)
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(ValueError, match="not a whole training checkpoint"):
         fit(model(), blobs, max_epochs=1, checkpoint=path, resume=True)
 
 
-def test_two_processes_give_the_density_of_one(blobs):
+@pytest.mark.parametrize("normalised", [False, True], ids=["plain", "batch-norm"])
+def test_two_processes_give_the_density_of_one(blobs, normalised):
     """Weights are trained in two processes, then the density is refitted in one on the same network."""
     features, targets = blobs
-    classifier = model()
+    classifier = batch_norm_model() if normalised else model()
     history = fit(classifier, blobs, (features[:99], targets[:99]), max_epochs=2, devices=2)
     assert len(history.epochs) == 2
     distributed = classifier.fitted
@@ -303,11 +313,118 @@ def test_two_processes_give_the_density_of_one(blobs):
         scorer.density.cast(torch.float64)(outputs.features) for scorer in (distributed, single)
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-    assert distributed.normalizer.low == pytest.approx(single.normalizer.low, rel=1e-6)
-    assert distributed.normalizer.high == pytest.approx(single.normalizer.high, rel=1e-6)
+    for end in ("low", "high"):
+        ends = [getattr(scorer.normalizer, end) for scorer in (distributed, single)]
+        tolerance = 1e-9 if single.density.dtype == torch.float64 else FLOAT32_AGREEMENT
+        assert ends[0] == pytest.approx(ends[1], rel=tolerance)
+
+
+def test_two_processes_resumed_end_with_the_same_weights(blobs, tmp_path):
+    whole, resumed = model("edl+"), model("edl+")
+    fit(whole, blobs, max_epochs=3, devices=2)
+    fit(model("edl+"), blobs, max_epochs=1, devices=2, checkpoint=tmp_path / "c")
+    fit(resumed, blobs, max_epochs=3, devices=2, checkpoint=tmp_path / "c", resume=True)
+    assert same(weights(whole), weights(resumed))
+
+
+def test_a_method_that_fits_nothing_takes_no_extra_pass(blobs):
+    classifier = model("edl")
+    seen = []
+    classifier.network.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    fit(classifier, blobs, max_epochs=1)
+    assert sum(seen) == 610
+
+
+def test_other_kinds_of_data(blobs):
+    """Arrays of NumPy, a list of two tensors, a dataset."""
+    ends = []
+    for data in (blobs, list(blobs), tuple(x.numpy() for x in blobs), TensorDataset(*blobs)):
+        classifier = model("edl+")
+        fit(classifier, data, data, max_epochs=1)
+        ends.append(weights(classifier))
+    assert all(same(ends[0], end) for end in ends[1:])
+
+
+def test_a_loader_of_ones_own_class_is_not_replaced(blobs):
+    class Halving(DataLoader):
+        def __iter__(self):
+            return ((x / 2, y) for x, y in super().__iter__())
+
+    classifier = model()
+    fit(classifier, Halving(TensorDataset(*blobs), batch_size=610), max_epochs=1)
+    outputs, labels = classifier.collect([(blobs[0] / 2, blobs[1])])
+    expected = outputs.features[labels == 0].double().mean(0)
+    torch.testing.assert_close(classifier.fitted.density.means[0], expected)
+
+
+class Noisy(TensorDataset):
+    """Draws a random number for every sample, as augmentation does."""
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + 0.01 * torch.randn(4), y
+
+
+def test_random_data_give_the_same_density_after_resuming_at_the_end(blobs, tmp_path):
+    whole, resumed = model(), model()
+    loader = DataLoader(Noisy(*blobs), batch_size=64, shuffle=True)
+    fit(whole, loader, max_epochs=2, checkpoint=tmp_path / "c")
+    fit(resumed, loader, max_epochs=2, checkpoint=tmp_path / "c", resume=True)
+    assert same(weights(whole), weights(resumed))
+    assert torch.equal(whole.fitted.density.scatter, resumed.fitted.density.scatter)
+
+
+def test_a_failed_fit_loses_nothing(blobs):
+    features, targets = blobs
+    classifier = model()
+    fit(classifier, blobs, max_epochs=1)
+    before = classifier.predict(features).log_alpha
+    with pytest.raises(ValueError, match="labels of epoch 0, batch 0 range from 5 to 7"):
+        fit(classifier, (features, targets + 5), max_epochs=1)
+    assert torch.equal(classifier.predict(features).log_alpha, before)
+    assert not classifier.training
+
+
+def test_training_under_no_grad_works(blobs):
+    with torch.no_grad():
+        assert len(fit(model(), blobs, max_epochs=1).epochs) == 1
+
+
+def test_frozen_batch_norm_stays_frozen(blobs):
+    classifier = batch_norm_model()
+    fit(classifier, blobs, max_epochs=1)
+    classifier.network.train()
+    norm = classifier.network.module[1].eval()
+    before = norm.running_mean.clone()
+    classifier.predict(blobs[0])
+    assert not norm.training
+    assert classifier.network.module[0].training
+    assert torch.equal(norm.running_mean, before)
 
 
 class TestBadInput:
+    def test_what_is_not_a_batch(self, blobs):
+        features, targets = blobs
+        with pytest.raises(TypeError, match=r"a tuple of Tensor, Tensor, Tensor; expected a pair"):
+            fit(model(), [(features, targets, targets)], max_epochs=1)
+        with pytest.raises(TypeError, match=r"batch 0 of the validation data is .* ndarray"):
+            fit(model(), blobs, [(features.numpy(), targets.numpy())], max_epochs=1)
+        with pytest.raises(TypeError, match="generator, which can't be gone through once an epoch"):
+            fit(model(), (batch for batch in [blobs]), max_epochs=1)
+        with pytest.raises(ValueError, match="validation data gave no batch"):
+            fit(model(), blobs, [], max_epochs=1)
+        with pytest.raises(ValueError, match="labels of batch 0 of the validation data range"):
+            fit(model(), blobs, (features, targets + 1), max_epochs=1)
+
+    def test_checkpoints_that_could_not_be_used(self, blobs, tmp_path):
+        with pytest.raises(ValueError, match="resume=True without a checkpoint"):
+            fit(model(), blobs, max_epochs=1, resume=True)
+        with pytest.raises(OSError, match="expected a folder that exists"):
+            fit(model(), blobs, max_epochs=1, checkpoint=tmp_path / "missing" / "c")
+        loader = DataLoader(TensorDataset(*blobs), 64, num_workers=1, persistent_workers=True)
+        with pytest.raises(ValueError, match="persistent_workers=True"):
+            fit(model(), loader, max_epochs=1, checkpoint=tmp_path / "c")
+
     def test_not_a_number_in_images(self, blobs):
         features, targets = blobs
         features = features.clone()
@@ -324,9 +441,13 @@ class TestBadInput:
 
     def test_labels(self, blobs):
         features, targets = blobs
-        with pytest.raises(ValueError, match=r"labels range from 1 to 3; .* 3 classes"):
+        with pytest.raises(
+            ValueError, match=r"labels of epoch 0, batch 0 range from 1 to 3; .* 3 classes"
+        ):
             fit(model(), (features, targets + 1), max_epochs=1)
-        with pytest.raises(TypeError, match=r"labels are torch.float32; .*labels.long\(\)"):
+        with pytest.raises(
+            TypeError, match=r"labels of epoch 0, batch 0 are torch.float32; .*labels.long\(\)"
+        ):
             fit(model(), (features, targets.float()), max_epochs=1)
         with pytest.raises(ValueError, match="610 images but 600 labels"):
             fit(model(), (features, targets[:600]), max_epochs=1)
@@ -347,14 +468,16 @@ class TestBadInput:
     def test_empty_loader(self, blobs):
         with pytest.raises(ValueError, match="gave no batch"):
             fit(model(), [], max_epochs=1)
-        with pytest.raises(ValueError, match="no images"):
+        with pytest.raises(ValueError, match="there are no images"):
             fit(model(), (blobs[0][:0], blobs[1][:0]), max_epochs=1)
 
     def test_shapes_and_types(self, blobs):
         features, targets = blobs
         with pytest.raises(ValueError, match=r"shape \(610, 3\); the network expects \(batch, 4\)"):
             fit(model(), [(features[:, :3], targets)], max_epochs=1)
-        with pytest.raises(TypeError, match=r"images are torch.float64 but .* torch.float32"):
+        with pytest.raises(
+            TypeError, match=r"images of epoch 0, batch 0 are torch.float64 but .* torch.float32"
+        ):
             fit(model(), [(features.double(), targets)], max_epochs=1)
 
     def test_settings(self, blobs):

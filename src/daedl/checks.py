@@ -1,7 +1,14 @@
-"""What is checked where data enter: each error says what arrived, what was expected, what to do."""
+"""What is checked where data enter: each error says what arrived, what was expected, what to do.
+
+`where` says which batch a tensor belongs to, as in " of batch 3 of the training data".
+"""
+
+from typing import Any
 
 import torch
 from torch import Tensor
+
+LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class NotFittedError(RuntimeError):
@@ -9,7 +16,7 @@ class NotFittedError(RuntimeError):
 
 
 def require_finite(tensor: Tensor, name: str, where: str = "") -> None:
-    """Raise if `tensor` holds a NaN or an infinity, saying how many, where the first is, and in which tensor.
+    """Raise if `tensor` holds a NaN or an infinity: how many, where the first is, in which tensor.
 
     The sum is looked at first: it is finite unless an element isn't (or it overflows), so that the
     usual case costs one reduction and no temporary the size of the tensor.
@@ -28,10 +35,26 @@ def require_finite(tensor: Tensor, name: str, where: str = "") -> None:
     )
 
 
-def require_images(images: Tensor, input_shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise unless `images` is a finite batch (B, *input_shape) of the network's floating-point type."""
+def require_batch(batch: Any, where: str) -> tuple[Tensor, Tensor]:
+    """The images and labels of `batch`; raise unless it is a pair of tensors."""
+    pair = isinstance(batch, tuple | list) and len(batch) == 2
+    if pair and all(isinstance(part, Tensor) for part in batch):
+        return batch[0], batch[1]
+    arrived = f"a {type(batch).__name__}"
+    if isinstance(batch, tuple | list):
+        arrived += f" of {', '.join(type(part).__name__ for part in batch) or 'nothing'}"
+    raise TypeError(
+        f"what came{where} is {arrived}; expected a pair of tensors (images, labels): pass a "
+        "DataLoader, a list of such pairs, or the two tensors of the whole set"
+    )
+
+
+def require_images(
+    images: Tensor, input_shape: tuple[int, ...], dtype: torch.dtype, where: str = ""
+) -> None:
+    """Raise unless `images` is a finite batch (B, *input_shape) of the network's floating type."""
     if not isinstance(images, Tensor):
-        raise TypeError(f"images are a {type(images).__name__}; expected a torch.Tensor")
+        raise TypeError(f"images{where} are a {type(images).__name__}; expected a torch.Tensor")
     expected = "(batch, " + ", ".join(map(str, input_shape)) + ")"
     if images.ndim != len(input_shape) + 1 or tuple(images.shape[1:]) != tuple(input_shape):
         hint = ""
@@ -40,40 +63,36 @@ def require_images(images: Tensor, input_shape: tuple[int, ...], dtype: torch.dt
         elif images.ndim == 4 and images.shape[1] != input_shape[0]:
             hint = f"; the network takes {input_shape[0]} channel(s), channels first"
         raise ValueError(
-            f"images have shape {tuple(images.shape)}; the network expects {expected}{hint}"
+            f"images{where} have shape {tuple(images.shape)}; the network expects {expected}{hint}"
         )
     if not images.is_floating_point():
         raise TypeError(
-            f"images are {images.dtype}; the network expects {dtype}: convert with "
+            f"images{where} are {images.dtype}; the network expects {dtype}: convert with "
             "images.float() / 255 (and any normalisation used in training)"
         )
     if images.dtype != dtype:
         raise TypeError(
-            f"images are {images.dtype} but the network's weights are {dtype}; "
+            f"images{where} are {images.dtype} but the network's weights are {dtype}; "
             f"convert one of them, e.g. images.to({dtype})"
         )
-    require_finite(images, "images")
+    require_finite(images, "images", where)
 
 
-def require_targets(targets: Tensor, num_classes: int, batch_size: int) -> None:
+def require_targets(targets: Tensor, num_classes: int, batch_size: int, where: str = "") -> None:
     """Raise unless `targets` (B,) are integers from 0 to C-1, one for each of `batch_size` samples."""
-    if not isinstance(targets, Tensor):
+    if targets.dtype not in LABEL_TYPES:
         raise TypeError(
-            f"labels are a {type(targets).__name__}; expected a torch.Tensor of integers"
-        )
-    if targets.is_floating_point() or targets.dtype in (torch.bool, torch.complex64):
-        raise TypeError(
-            f"labels are {targets.dtype}; expected integer class indices: convert with "
+            f"labels{where} are {targets.dtype}; expected integer class indices: convert with "
             "labels.long(), or labels.argmax(-1) if they are one-hot"
         )
     if tuple(targets.shape) != (batch_size,):
         raise ValueError(
-            f"labels have shape {tuple(targets.shape)}; expected ({batch_size},): "
+            f"labels{where} have shape {tuple(targets.shape)}; expected ({batch_size},): "
             "one class index for each image"
         )
     if batch_size and (targets.min() < 0 or targets.max() >= num_classes):
         raise ValueError(
-            f"labels range from {int(targets.min())} to {int(targets.max())}; the network has "
-            f"{num_classes} classes, so expected 0 to {num_classes - 1}: renumber the labels or "
-            "build the network with more classes"
+            f"labels{where} range from {int(targets.min())} to {int(targets.max())}; the network "
+            f"has {num_classes} classes, so expected 0 to {num_classes - 1}: renumber the labels "
+            "or build the network with more classes"
         )

@@ -16,7 +16,7 @@ from daedl.checks import require_finite, require_images
 from daedl.density import DensityEffect, DensityScorer, density_effect
 from daedl.methods import Method
 from daedl.networks import Network
-from daedl.outputs import Batch, Outputs, collect
+from daedl.outputs import Batch, Outputs, collect, evaluating
 from daedl.prediction import Prediction
 from daedl.spectral import SpectralNorm, bake, normalization, spectral_normalize
 
@@ -53,6 +53,11 @@ class Classifier(nn.Module):
                 f"settings {sorted(method_arguments)} were given beside a built method; pass them "
                 "to the method instead"
             )
+        if not isinstance(method, str | Method):
+            raise TypeError(
+                f"method is {method!r}; expected a name such as 'daedl', or a built method such as "
+                "daedl.methods.DAEDL()"
+            )
         self.method = (
             methods.build(method, **method_arguments) if isinstance(method, str) else method
         )
@@ -77,37 +82,41 @@ class Classifier(nn.Module):
         require_images(images, self.network.input_shape, parameter.dtype)
         if len(images) == 0:
             raise ValueError("images are an empty batch; expected at least one image")
-        was_training = self.network.training
-        if was_training:
-            self.network.eval()
-        try:
-            with torch.no_grad():
-                parts = [
-                    self.predict_outputs(
-                        self.method.forward(self.network, part.to(parameter.device))
-                    )
-                    for part in torch.split(images, batch_size)
-                ]
-        finally:
-            if was_training:
-                self.network.train()
+        with evaluating(self.network), torch.no_grad():
+            parts = [
+                self.predict_outputs(self.method.forward(self.network, part.to(parameter.device)))
+                for part in torch.split(images, batch_size)
+            ]
         return parts[0] if len(parts) == 1 else Prediction.cat(parts)
 
     def predict_outputs(self, outputs: Outputs) -> Prediction:
         """Predict from features and logits that were collected before."""
-        device = next(self.network.parameters()).device
-        outputs = Outputs(outputs.features.to(device), outputs.logits.to(device))
+        columns = outputs.logits.shape[-1]
+        if columns != self.network.num_classes:
+            raise ValueError(
+                f"logits have {columns} columns but the network has {self.network.num_classes} "
+                "classes; pass outputs of the same network"
+            )
         require_finite(outputs.features, "features")
         require_finite(outputs.logits, "logits")
-        return self.method.predict(outputs, self.fitted)
+        return self.method.predict(self._beside(outputs), self.fitted)
 
-    def collect(self, batches: Iterable[Batch]) -> tuple[Outputs, Tensor]:
+    def _beside(self, outputs: Outputs) -> Outputs:
+        """`outputs` on the device of the network."""
+        device = next(self.network.parameters()).device
+        return Outputs(outputs.features.to(device), outputs.logits.to(device))
+
+    def collect(self, batches: Iterable[Batch], name: str = "data") -> tuple[Outputs, Tensor]:
         """Features and logits (N, ...) of all `batches` of (images, targets), and the targets (N,)."""
-        return collect(self.network, batches, self.method.forward)
+        return collect(self.network, batches, self.method.forward, name)
 
     def fit_density(self, batches: Iterable[Batch]) -> "Classifier":
-        """Fit what the method needs after training, in one pass over training `batches`."""
-        self.fit_outputs(*self.collect(batches))
+        """Fit what the method needs after training, in one pass over training `batches`.
+
+        For a method that needs nothing, nothing is done.
+        """
+        if self.method.fits:
+            self.fit_outputs(*self.collect(batches, "training data"))
         return self
 
     def fit_outputs(self, outputs: Outputs, targets: Tensor) -> None:
@@ -122,7 +131,7 @@ class Classifier(nn.Module):
             raise ValueError(
                 f"method {self.method.name!r} has no fitted density; expected 'daedl' after fitting"
             )
-        return density_effect(self.collect(batches)[0], self.fitted)
+        return density_effect(self._beside(self.collect(batches)[0]), self.fitted)
 
     def save(self, path: str | Path) -> None:
         """Write the network, the method and what it fitted to one file, atomically."""
@@ -140,7 +149,7 @@ class Classifier(nn.Module):
         if self.fitted is not None:
             tensors |= {f"fitted.{name}": value for name, value in self.fitted.state_dict().items()}
             description["fitted"] = self.fitted.settings()  # type: ignore[operator]
-        storage.save(Path(path), tensors, description)
+        storage.save(Path(path).expanduser(), tensors, description)
 
     @classmethod
     def load(
@@ -152,14 +161,15 @@ class Classifier(nn.Module):
         pass a new `network`, built as it was for training, and its weights are filled in. Likewise
         pass a `method` that isn't in the table of methods.
         """
-        tensors, description = storage.load(Path(path))
+        tensors, description = storage.load(Path(path).expanduser())
         try:
             return cls._rebuild(tensors, description, network, method)
-        except (KeyError, RuntimeError) as error:
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{path} does not fit together ({textwrap.shorten(str(error), 300)}); expected the "
-                f"weights of this network: {description.get('network')}. If you passed a network, "
-                "build it as it was for training"
+                f"{path} can't be rebuilt ({textwrap.shorten(str(error), 300)}); expected the weights "
+                f"of this network: {description.get('network')}. If you passed a network, build it "
+                f"as it was for training. The file was written by daedl "
+                f"{description.get('version')}, this is {version('daedl')}: upgrade if that is newer"
             ) from error
 
     @classmethod
@@ -179,34 +189,61 @@ class Classifier(nn.Module):
                 )
             network = networks.build(saved["name"], **saved["arguments"])
         network.to(getattr(torch, description["dtype"]))
-        _normalize_as(network, description["spectral"])
         if method is None:
             method = methods.build(
                 description["method"]["name"], **description["method"]["arguments"]
             )
-        classifier = cls(network, method, class_names=description["class_names"])
+        names, spectral = description["class_names"], description["spectral"]
+        classifier = _assemble(cls, network, spectral, method, names)
         classifier.network.load_state_dict(_part(tensors, "network."))
         if description["fitted"] is not None:
             fitted = classifier.method.restore(_part(tensors, "fitted."), description["fitted"])
             classifier.fitted = fitted
         return classifier.eval()
 
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused where a density is involved: it is more than its tensors; use `save` and `load`."""
+        state = args[0] if args else kwargs["state_dict"]
+        if self.fitted is not None or any(name.startswith("fitted.") for name in state):
+            raise ValueError(
+                "load_state_dict was called with a fitted density on one side; expected "
+                "Classifier.save and Classifier.load, which carry all of it, or "
+                "model.network.load_state_dict(...) for the weights alone"
+            )
+        return super().load_state_dict(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Classifier":
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle (for worker processes): parametrised layers refuse it, so plain ones are sent along."""
         plain, spectral = bake(copy.deepcopy(self.network)), normalization(self.network)
         settings = None if spectral is None else asdict(spectral)
-        state = self.network.state_dict()
-        rest = (self.method, self.class_names, state, self.fitted, self.training)
-        return _unpickle, (plain, settings, *rest)
+        parts = (type(self), plain, settings, self.method, self.class_names)
+        return _unpickle, (*parts, self.network.state_dict(), self.fitted, self.training)
 
 
-def _normalize_as(network: Network, settings: dict[str, Any] | None) -> None:
-    """Normalise `network` as it was when it was saved, whether by its method or by the user."""
-    if settings is not None and normalization(network) is None:
-        spectral_normalize(network, SpectralNorm(**settings))
+def _assemble(
+    kind: type[Classifier],
+    network: Network,
+    spectral: dict[str, Any] | None,
+    method: Method,
+    class_names: Sequence[str] | None,
+) -> Classifier:
+    """A classifier whose network is normalised as `spectral` says, whatever its method prepares."""
+    if spectral is not None and normalization(network) is None:
+        spectral_normalize(network, SpectralNorm(**spectral))
+    classifier = kind(network, method, class_names)
+    if spectral is None:
+        bake(classifier.network)
+    return classifier
 
 
 def _unpickle(
+    kind: type[Classifier],
     network: Network,
     spectral: dict[str, Any] | None,
     method: Method,
@@ -215,8 +252,7 @@ def _unpickle(
     fitted: nn.Module | None,
     training: bool,
 ) -> Classifier:
-    _normalize_as(network, spectral)
-    classifier = Classifier(network, method, class_names)
+    classifier = _assemble(kind, network, spectral, method, class_names)
     classifier.network.load_state_dict(state)
     classifier.fitted = fitted
     return classifier.train(training)

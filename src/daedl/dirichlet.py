@@ -72,13 +72,15 @@ class Dirichlet:
 
     @property
     def expected_entropy(self) -> Tensor:
-        """Data uncertainty E[H(π)] = −Σ_c m_c (ψ(α_c + 1) − ψ(α₀ + 1)), (...)."""
-        return self.entropy_of_mean - self.mutual_information
+        """Data uncertainty E[H(π)] = −Σ_c m_c (ψ(α_c + 1) − ψ(α₀ + 1)), (...), ≥ 0."""
+        of_sum = _psi_of_next(self.log_precision).unsqueeze(-1)
+        return (self.mean * (of_sum - _psi_of_next(self.log_alpha)).clamp_min(0)).sum(-1)
 
     @property
     def mutual_information(self) -> Tensor:
-        """Knowledge uncertainty H(m) − E[H(π)] = Σ_c m_c κ(α_c) − κ(α₀), (...)."""
-        return (self.mean * _kappa(self.log_alpha)).sum(-1) - _kappa(self.log_precision)
+        """Knowledge uncertainty H(m) − E[H(π)] = Σ_c m_c κ(α_c) − κ(α₀), (...), ≥ 0."""
+        mutual = (self.mean * _kappa(self.log_alpha)).sum(-1) - _kappa(self.log_precision)
+        return mutual.clamp_min(0)
 
     @property
     def differential_entropy(self) -> Tensor:
@@ -121,14 +123,13 @@ class Dirichlet:
         return (log_b0.exp() * categorical + rest).clamp(0, torch.finfo(dtype).max).to(dtype)
 
     def kl_to_uniform(self) -> Tensor:
-        """KL(self ‖ Dir(1)) = −differential entropy − ln Γ(C), (...), ≥ 0."""
+        """KL(self ‖ Dir(1)) = −differential entropy − ln Γ(C), (...), ≥ 0 up to rounding."""
         return -self.differential_entropy - math.lgamma(self.num_classes)
 
 
 def _entropy_term(log_x: Tensor) -> Tensor:
     """g(x) = ln Γ(x) − (x − 1) ψ(x) + x = ρ(x) + ln x − (x − 1)(ψ(x) − ln x)."""
-    psi = _psi_residual(log_x)
-    return _rho(log_x) + log_x + psi - log_x.exp() * psi
+    return _rho(log_x) + log_x + _psi_residual(log_x) - _x_psi_residual(log_x)
 
 
 def _kl_term(log_b: Tensor, log_a: Tensor) -> Tensor:
@@ -158,6 +159,21 @@ def _kappa(log_x: Tensor) -> Tensor:
     y2 = y * y
     series = 0.5 * y - y2 * (1 / 12 - y2 * (1 / 120 - y2 * (1 / 252 - y2 / 240)))
     return torch.where(log_x < _LARGE, direct, series)
+
+
+def _psi_of_next(log_x: Tensor) -> Tensor:
+    """ψ(x + 1)."""
+    direct = torch.digamma(log_x.clamp_max(_LARGE).exp() + 1)
+    return torch.where(log_x < _LARGE, direct, log_x + _kappa(log_x))
+
+
+def _x_psi_residual(log_x: Tensor) -> Tensor:
+    """x (ψ(x) − ln x), which tends to −½ for large x, where the product would be ∞ · 0."""
+    x = log_x.clamp_max(_LARGE).exp()
+    y = (-log_x.clamp_min(_LARGE)).exp()
+    y2 = y * y
+    series = -0.5 - y * (1 / 12 - y2 * (1 / 120 - y2 * (1 / 252 - y2 / 240)))
+    return torch.where(log_x < _LARGE, x * _kappa(log_x) - 1, series)
 
 
 def _psi_residual(log_x: Tensor) -> Tensor:

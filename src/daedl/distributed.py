@@ -5,7 +5,7 @@ Call them in every process of the group, or the others wait for ever.
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def sum_across(tensor: Tensor) -> Tensor:
@@ -32,6 +32,16 @@ def gather_across(values: Tensor) -> Tensor:
     dist.all_gather(parts, padded)
     joined = torch.cat([part[: int(s)] for part, s in zip(parts, sizes, strict=True)])
     return joined.to(values.device)
+
+
+def share_buffers(network: nn.Module) -> None:
+    """Give every process the first one's buffers, such as the running statistics of BatchNorm."""
+    if not _several():
+        return
+    for buffer in network.buffers():
+        shared = buffer.to(_meeting_place(), copy=True)
+        dist.broadcast(shared, src=0)
+        buffer.copy_(shared)
 
 
 def _several() -> bool:

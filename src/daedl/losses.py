@@ -60,6 +60,10 @@ def masked_kl_to_uniform(
 
 def annealed(weight: float, epoch: float, over_epochs: int) -> float:
     """λ_t = weight · min(1, t / over_epochs), t the zero-based epoch; `over_epochs` 0 is constant."""
+    if over_epochs < 0 or not weight >= 0:
+        raise ValueError(
+            f"the weight is {weight} and annealed over {over_epochs} epochs; expected both at least 0"
+        )
     return weight if over_epochs == 0 else weight * min(1.0, epoch / over_epochs)
 
 

@@ -23,14 +23,14 @@ def accuracy(labels: ArrayLike, targets: ArrayLike) -> float:
 def brier(probs: ArrayLike, targets: ArrayLike) -> float:
     """Mean over samples of Σ_c (y_c − p_c)², in [0, 2], of probabilities (N, C); the paper's times 100."""
     probs, targets = _same_length(probs, targets, "probs")
-    onehot = np.eye(probs.shape[1])[targets.astype(int)]
+    onehot = np.eye(probs.shape[1])[_indices(targets, probs)]
     return float(np.mean(np.sum((onehot - probs) ** 2, axis=1)))
 
 
 def nll(probs: ArrayLike, targets: ArrayLike) -> float:
     """Mean of −ln p_y; a probability of zero counts as the smallest positive float."""
     probs, targets = _same_length(probs, targets, "probs")
-    of_truth = probs[np.arange(len(targets)), targets.astype(int)]
+    of_truth = probs[np.arange(len(targets)), _indices(targets, probs)]
     return float(-np.mean(np.log(np.maximum(of_truth, np.finfo(float).tiny))))
 
 
@@ -42,11 +42,17 @@ class Reliability(NamedTuple):
     share: Array
 
 
-def reliability(probs: ArrayLike, targets: ArrayLike, bins: int = 15) -> Reliability:
-    """Mean confidence max_c p_c, accuracy and share of samples in equal-width bins of confidence."""
+def reliability(
+    probs: ArrayLike, targets: ArrayLike, bins: int = 15, labels: ArrayLike | None = None
+) -> Reliability:
+    """Mean confidence max_c p_c, accuracy and share of samples in equal-width bins of confidence.
+
+    `labels` (N,) are the predicted classes, where probabilities may tie.
+    """
     probs, targets = _same_length(probs, targets, "probs")
     confidence = probs.max(1)
-    right = (probs.argmax(1) == targets).astype(float)
+    predicted = probs.argmax(1) if labels is None else _same_length(labels, targets, "labels")[0]
+    right = (predicted == targets).astype(float)
     which = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     counts = np.bincount(which, minlength=bins)
     filled = counts > 0
@@ -56,9 +62,11 @@ def reliability(probs: ArrayLike, targets: ArrayLike, bins: int = 15) -> Reliabi
     )
 
 
-def ece(probs: ArrayLike, targets: ArrayLike, bins: int = 15) -> float:
-    """Expected calibration error Σ_k share_k |accuracy_k − confidence_k|."""
-    diagram = reliability(probs, targets, bins)
+def ece(
+    probs: ArrayLike, targets: ArrayLike, bins: int = 15, labels: ArrayLike | None = None
+) -> float:
+    """Expected calibration error Σ_k share_k |accuracy_k − confidence_k| of `reliability`."""
+    diagram = reliability(probs, targets, bins, labels)
     return float(np.sum(diagram.share * np.abs(diagram.accuracy - diagram.confidence)))
 
 
@@ -113,6 +121,15 @@ def _same_length(values: ArrayLike, targets: ArrayLike, name: str) -> tuple[Arra
             f"{len(values)} {name} for {len(targets)} targets; expected one for each, at least one"
         )
     return values, targets
+
+
+def _indices(targets: Array, probs: Array) -> NDArray[np.int64]:
+    if targets.min() < 0 or targets.max() >= probs.shape[1]:
+        raise ValueError(
+            f"targets range from {targets.min():g} to {targets.max():g}; expected 0 to "
+            f"{probs.shape[1] - 1}, as there are {probs.shape[1]} columns of probabilities"
+        )
+    return targets.astype(np.int64)
 
 
 def _array(values: ArrayLike | torch.Tensor) -> Array:

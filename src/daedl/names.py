@@ -8,9 +8,10 @@ T = TypeVar("T")
 
 
 def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
-    """Return `table[name]`; for an unknown name, say which ones exist and which was probably meant."""
+    """`table[name]`; for an unknown name, say which ones exist and which was probably meant."""
     if name in table:
         return table[name]
-    close = difflib.get_close_matches(name, table, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    spelt = {known.lower(): known for known in table}
+    close = difflib.get_close_matches(name.lower(), spelt, n=1)
+    hint = f"; did you mean {spelt[close[0]]!r}?" if close else ""
     raise ValueError(f"unknown {kind} {name!r}: expected one of {', '.join(sorted(table))}{hint}")

@@ -1,16 +1,17 @@
 """What a network gives for a batch or a whole data set: features and logits from one pass."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from daedl.checks import require_finite, require_images, require_targets
+from daedl.checks import require_batch, require_finite, require_images, require_targets
 
 
 class Outputs(NamedTuple):
-    """Features (B, H), which the density sees, and logits (B, C), of the same images in the same pass."""
+    """Features (B, H), which the density sees, and logits (B, C), of the same images and pass."""
 
     features: Tensor
     logits: Tensor
@@ -19,37 +20,47 @@ class Outputs(NamedTuple):
 Batch = tuple[Tensor, Tensor]
 
 
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Eval mode inside; afterwards every module has the mode that it had, frozen ones included."""
+    modes = [(module, module.training) for module in network.modules()]
+    if any(training for _, training in modes):
+        network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def collect(
     network: nn.Module,
     batches: Iterable[Batch],
     forward: Callable[[nn.Module, Tensor], Outputs] | None = None,
+    name: str = "data",
 ) -> tuple[Outputs, Tensor]:
     """Run `network` once over `batches` of (images, targets) in eval mode.
 
     Returns the features (N, H) and logits (N, C) of all images, and the targets (N,), on the CPU and
-    in the order of the batches. The network's training mode is put back afterwards.
-    `forward(network, images)` replaces the plain call for methods that predict in another way.
+    in the order of the batches. `forward(network, images)` replaces the plain call for methods that
+    predict in another way; `name` is what errors call the data.
     """
     parameter = next(network.parameters())
-    was_training = network.training
-    network.eval()
     features, logits, targets = [], [], []
-    try:
-        with torch.no_grad():
-            for number, (images, labels) in enumerate(batches):
-                moved = images.to(parameter.device)
-                require_images(moved, network.input_shape, parameter.dtype)  # type: ignore[arg-type]
-                outputs = forward(network, moved) if forward else network(moved)
-                require_targets(labels, outputs.logits.shape[-1], len(images))
-                where = f" of batch {number}"
-                require_finite(outputs.features, "features", where)
-                require_finite(outputs.logits, "logits", where)
-                # Under mixed precision the last layer may give half precision: keep the network's.
-                features.append(outputs.features.to("cpu", parameter.dtype))
-                logits.append(outputs.logits.to("cpu", parameter.dtype))
-                targets.append(labels.cpu())
-    finally:
-        network.train(was_training)
+    with evaluating(network), torch.no_grad():
+        for number, batch in enumerate(batches):
+            where = f" of batch {number} of the {name}"
+            images, labels = require_batch(batch, where)
+            images = images.to(parameter.device)
+            require_images(images, network.input_shape, parameter.dtype, where)  # type: ignore[arg-type]
+            outputs = forward(network, images) if forward else network(images)
+            require_targets(labels, outputs.logits.shape[-1], len(images), where)
+            require_finite(outputs.features, "features", where)
+            require_finite(outputs.logits, "logits", where)
+            # Under mixed precision the last layer may give half precision: keep the network's.
+            features.append(outputs.features.to("cpu", parameter.dtype))
+            logits.append(outputs.logits.to("cpu", parameter.dtype))
+            targets.append(labels.cpu().long())
     if not features:
-        raise ValueError("the loader gave no batch; expected at least one (images, labels) pair")
+        raise ValueError(f"the {name} gave no batch; expected at least one (images, labels) pair")
     return Outputs(torch.cat(features), torch.cat(logits)), torch.cat(targets)

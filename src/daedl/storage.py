@@ -7,10 +7,12 @@ signature: who alters a file can alter the digest too). The same model gives the
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,24 @@ FORMAT = 1
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to a temporary file beside `path`, then rename it: `path` is old or new, never half."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """Write `data` to a temporary file beside `path`, then rename it: `path` is old or new, never half.
+
+    An existing file keeps its permissions, and a symbolic link its place.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(
+            errno.EISDIR, f"cannot write to {path}: it is a folder; expected the path of a file"
+        )
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        if target.exists():
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -44,9 +56,17 @@ def write_atomically(path: Path, data: bytes) -> None:
         ) from error
 
 
+def require_writable(folder: Path) -> None:
+    """Raise if no file can be written into `folder`: found out before hours are spent."""
+    probe = folder / f".{secrets.token_hex(4)}"
+    write_atomically(probe, b"")
+    probe.unlink()
+
+
 def save(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Write `tensors` and the JSON-able `description` to the file `path`."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Copies: safetensors refuses tensors that share memory, as tied weights do.
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     full = {"format": FORMAT, **description}
     text = json.dumps({**full, "sha256": _digest(plain, full)}, sort_keys=True)
     write_atomically(path, safetensors.torch.save(plain, {"daedl": text}))
@@ -57,8 +77,9 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"no model file at {path}; expected one written by Classifier.save")
     with path.open("rb") as file:
-        start = file.read(8)
-    if start.startswith((b"PK\x03\x04", b"\x80")):
+        start = file.read(9)
+    # A safetensors file has its header's length first, whose bytes may be anything, then JSON.
+    if start.startswith((b"PK\x03\x04", b"\x80")) and not start.endswith(b"{"):
         raise ValueError(
             f"{path} is a pickle or a torch.save archive; refused, because loading one can run any "
             "code. Load it yourself if you trust it, and save with Classifier.save"

@@ -53,7 +53,9 @@ def test_parts_merge_to_the_whole(cut, structure, offset):
 
 def test_bad_input_is_named(blobs):
     features, targets = blobs
-    with pytest.raises(ValueError, match="covariance is 'round'"):
+    with pytest.raises(
+        ValueError, match="unknown covariance 'round': expected one of diagonal, full, tied"
+    ):
         ClassStatistics.of(features, targets, 3, "round")
     with pytest.raises(ValueError, match=r"features have shape \(610, 2, 2\)"):
         ClassStatistics.of(features.view(610, 2, 2), targets, 3)

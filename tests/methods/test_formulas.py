@@ -7,7 +7,6 @@ import torch
 
 from daedl.checks import NotFittedError
 from daedl.density import DensityScorer
-from daedl.dirichlet import Dirichlet
 from daedl.methods import DAEDL, EDL, EDLPlus, Softmax
 from daedl.outputs import Outputs
 
@@ -119,6 +118,18 @@ def test_daedl_uses_features_and_logits_of_the_same_image(blobs):
     torch.testing.assert_close(alone.log_alpha[0], whole.log_alpha[7], rtol=1e-5, atol=1e-5)
 
 
-def test_uncertainty_measures_of_an_edl_prediction_are_the_dirichlets():
-    p = EDL().predict(OUT, None)
-    assert torch.equal(p.dirichlet.mean, Dirichlet(p.log_alpha).mean)
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"covariance": "ful"}, ValueError, "unknown covariance 'ful'.*did you mean 'full'"),
+        ({"normalizer": "min-max"}, ValueError, "did you mean 'minmax'"),
+        ({"shrinkage": "Auto"}, ValueError, "shrinkage is 'Auto'; expected 'auto' or a number"),
+        ({"shrinkage": 2}, ValueError, "shrinkage is 2"),
+        ({"spectral": "operator"}, TypeError, r"expected daedl.SpectralNorm\(\.\.\.\)"),
+        ({"anneal_epochs": -1}, ValueError, "expected both at least 0"),
+        ({"kl_weight": float("nan")}, ValueError, "expected both at least 0"),
+    ],
+)
+def test_settings_are_checked_before_training(settings, error, message):
+    with pytest.raises(error, match=message):
+        DAEDL(**settings)

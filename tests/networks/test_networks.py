@@ -133,5 +133,22 @@ def test_bad_wrappings_are_named():
         def forward(self, x):
             return self.head(x.flatten(1)[:, :24])
 
-    with pytest.raises(ValueError, match="gave no tensor during the forward pass"):
+    with pytest.raises(ValueError, match="gave 0 tensors during the forward pass"):
         Wrapped(Lazy(), features="body", input_shape=(1, 9, 9))
+
+    class Pair(Own):
+        def forward(self, x):
+            return super().forward(x), x
+
+    with pytest.raises(ValueError, match=r"gives tuple; expected logits \(batch, classes\)"):
+        Wrapped(Pair(), features="body", input_shape=(1, 9, 9))
+    with pytest.raises(ValueError, match="hidden is empty"):
+        MLP(2, 2, hidden=())
+
+
+def test_layers_that_work_in_place_do_not_change_the_features():
+    layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3))
+    images = torch.randn(5, 4)
+    features = Wrapped(layers, features="0", input_shape=(4,))(images).features
+    torch.testing.assert_close(features, layers[0](images))
+    assert (features < 0).any()

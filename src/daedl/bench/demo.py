@@ -9,7 +9,7 @@ from rich.console import Console
 
 from daedl.bench import digits, moons, report, rows, table
 from daedl.bench.trained import Progress
-from daedl.storage import write_atomically
+from daedl.storage import require_writable, write_atomically
 
 QUICK_EPOCHS = 2
 
@@ -46,11 +46,9 @@ def run(out: Path, seed: int = 0, quick: bool = False, console: Console | None =
 def prepared(out: Path) -> Path:
     """The absolute path of the folder `out`, made if need be; found out before minutes are spent."""
     out = out.absolute()
-    probe = out / ".writable"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_atomically(probe, b"")
-        probe.unlink()
+        require_writable(out)
     except OSError as error:
         raise OSError(
             error.errno,

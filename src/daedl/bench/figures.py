@@ -13,6 +13,7 @@ from torch import Tensor
 
 from daedl import metrics
 from daedl.bench import moons
+from daedl.prediction import Prediction
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#555555"
@@ -121,17 +122,20 @@ def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
     return figure
 
 
-def reliability_diagram(probs: Mapping[str, Tensor], targets: Tensor, bins: int = 10) -> Figure:
-    """Accuracy against confidence for each method; probs (N, C) by its name, targets (N,)."""
+def reliability_diagram(
+    predictions: Mapping[str, Prediction], targets: Tensor, bins: int = 10
+) -> Figure:
+    """Accuracy against confidence for each method: predictions of N images by name, targets (N,)."""
     figure = Figure(figsize=(5.0, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
-    for name, each in probs.items():
-        diagram = metrics.reliability(each, targets, bins)
+    for name, each in predictions.items():
+        diagram = metrics.reliability(each.probs, targets, bins, each.labels)
         enough = diagram.share * len(targets) >= _FEW
         confidence, accuracy, share = (values[enough] for values in diagram)
         colour, marker = STYLES.get(name, (GREY, "x"))
-        label = f"{TITLES.get(name, name)}, ECE {100 * metrics.ece(each, targets):.1f}"
+        error = metrics.ece(each.probs, targets, labels=each.labels)
+        label = f"{TITLES.get(name, name)}, ECE {100 * error:.1f}"
         axes.plot([], [], color=colour, marker=marker, label=label)
         axes.plot(confidence, accuracy, color=colour, linewidth=1, alpha=0.7)
         shared: dict[str, Any] = {

@@ -75,7 +75,7 @@ def render(
         table=table,
         pictures={name: _inline(data) for name, data in pictures.items()},
         galleries=_galleries(digits_result),
-        density=str(digits_result.trained["daedl"].history.density),
+        density=str(digits_result.trained["daedl"].history.density_effect),
         protocol=_protocol(moons_result, digits_result, seconds),
         meanings=MEANINGS,
         moons_uncertainty={
@@ -97,12 +97,12 @@ def draw(moons_result: moons.Result, digits_result: digits.Result) -> dict[str, 
         "uniform noise": daedl.noise,
     }
     scores = {name: _given(each.density_score) for name, each in sets.items()}
-    probs = {name: each.test.probs for name, each in predictions.items()}
+    on_test = {name: each.test for name, each in digits_result.predictions.items()}
     drawn = {
         "two_moons": figures.moons_maps(moons_result),
         "two_moons_narrow": figures.moons_maps(moons_result, stacked=True),
         "density_scores": figures.density_histogram(scores),
-        "reliability": figures.reliability_diagram(probs, digits_result.data.test[1]),
+        "reliability": figures.reliability_diagram(on_test, digits_result.data.test[1]),
     }
     return {name: figures.png(figure) for name, figure in drawn.items()}
 

@@ -2,8 +2,10 @@
 
 import json
 import math
+import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +32,7 @@ class Row:
         value: as `daedl.metrics` gives it, a share of 1 and not of 100; None where it is undefined.
         seconds: that training took, the fit of the density included.
         torch, daedl: versions.
+        commit: of the checkout that the library was run from, or "unknown".
         threads: of torch.
     """
 
@@ -44,7 +47,19 @@ class Row:
     seconds: float
     torch: str
     daedl: str
+    commit: str
     threads: int
+
+
+@cache
+def commit() -> str:
+    """The commit of the checkout that this file lies in, "-dirty" if it was changed since."""
+    here = str(Path(__file__).parent)
+    command = ["git", "-C", here, "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def row(
@@ -64,6 +79,7 @@ def row(
         seconds=round(seconds, 2),
         torch=torch.__version__,
         daedl=version("daedl"),
+        commit=commit(),
         threads=torch.get_num_threads(),
     )
 

@@ -18,7 +18,7 @@ def classification(prediction: Prediction, targets: Tensor) -> list[Measured]:
         Measured("classification", "labels", "accuracy", metrics.accuracy(labels, targets)),
         Measured("classification", "probs", "brier", metrics.brier(probs, targets)),
         Measured("classification", "probs", "nll", metrics.nll(probs, targets)),
-        Measured("calibration", "probs", "ece", metrics.ece(probs, targets)),
+        Measured("calibration", "probs", "ece", metrics.ece(probs, targets, labels=labels)),
     ]
     for score, uncertainty in prediction.scores().items():
         value = metrics.misclassification_aupr(uncertainty, labels, targets)

@@ -55,6 +55,8 @@ class GaussianDensity(nn.Module):
         self.distances = distances
         constant = shares.log() + distances.log_volume
         constant -= 0.5 * statistics.num_features * math.log(2 * math.pi)
+        # Squares of what is further away than this could overflow float32; it is 10^8 deviations.
+        self.reach = 1e8 * math.sqrt(statistics.num_features * float(shrunk.scale.max()))
         self.register_buffer("center", center, persistent=False)
         self.register_buffer("constant", constant, persistent=False)
 
@@ -100,17 +102,22 @@ class GaussianDensity(nn.Module):
                 f"{width} columns; pass outputs of the same network"
             )
         rows = max(1, _ELEMENTS // (num_classes * width))
-        distances = [
-            self.distances((block - self.center).to(self.dtype))
-            for block in torch.split(features, rows)
-        ]
-        return self.constant - 0.5 * torch.cat(distances)
+        blocks = torch.split(features.to(self.center.device), rows)
+        distances = torch.cat([self._squared_distances(block) for block in blocks])
+        return self.constant - 0.5 * distances
+
+    def _squared_distances(self, features: Tensor) -> Tensor:
+        """Squared Mahalanobis distances (B, C) to the class means."""
+        centered = (features - self.center).clamp(-self.reach, self.reach)
+        return self.distances(centered.to(self.dtype))  # type: ignore[no-any-return]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Follow the classifier to another device, but keep the types when it becomes float or half."""
+        """Follow the classifier to another device, but keep the types when it becomes float or half.
 
-        def move(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-        return super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        A device without float64 (Apple's MPS) is not followed: the density stays and scores here.
+        """
+        try:
+            device = fn(self.constant).device
+        except TypeError:
+            return self
+        return super()._apply(lambda tensor: tensor.to(device), recurse)  # type: ignore[no-untyped-call]

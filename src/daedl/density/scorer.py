@@ -50,9 +50,12 @@ class DensityScorer(nn.Module):
         return cls(density, kind.fit(gather_across(density(features.cpu()))))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Log density (B,), float64, and score (B,) in the type of `features` (B, H)."""
+        """Log density (B,), float64, and score (B,) in the type of `features` (B, H), beside them."""
         log_density = self.density(features)
-        return log_density, self.normalizer(log_density).to(features.dtype)
+        score = self.normalizer(log_density).to(features)
+        if features.device.type == "mps":  # it has no float64
+            log_density = log_density.float()
+        return log_density.to(features.device), score
 
     def settings(self) -> dict[str, Any]:
         """What, beside the tensors of `state_dict()`, rebuilds this scorer; JSON-able."""

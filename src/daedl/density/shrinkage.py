@@ -38,6 +38,13 @@ class Shrunk:
     effective_rank: Tensor
 
 
+def require_shrinkage(shrinkage: Shrinkage) -> None:
+    """Raise unless `shrinkage` is "auto" or a number from 0 to 1."""
+    number = isinstance(shrinkage, int | float) and 0 <= shrinkage <= 1
+    if shrinkage != "auto" and not number:
+        raise ValueError(f"shrinkage is {shrinkage!r}; expected 'auto' or a number from 0 to 1")
+
+
 def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
     """Decide the shrinkage of each covariance.
 
@@ -45,8 +52,7 @@ def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
     matrix by the amount of the oracle approximating estimator, a diagonal one, which only constant
     features make singular, by 1 / (N_c + 1), one sample's worth. A number is applied to every class.
     """
-    if shrinkage != "auto" and not 0 <= shrinkage <= 1:
-        raise ValueError(f"shrinkage is {shrinkage}; expected 'auto' or a number from 0 to 1")
+    require_shrinkage(shrinkage)
     spectra = torch.stack([_spectrum(covariance) for covariance in statistics.covariances()])
     scale = spectra.mean(1)
     known = scale[scale > 0]

@@ -9,8 +9,15 @@ from torch import Tensor
 
 from daedl.checks import require_finite, require_targets
 from daedl.distributed import sum_across
+from daedl.names import look_up
 
 Structure = Literal["full", "tied", "diagonal"]
+
+
+def require_structure(structure: Structure) -> None:
+    """Raise unless `structure` is one of the known ones."""
+    look_up({name: name for name in get_args(Structure)}, structure, "covariance")
+
 
 # Rows turned into float64 at a time: bounds the working memory, and is long enough for a fast product.
 _ROWS = 4096
@@ -42,10 +49,7 @@ class ClassStatistics:
         Working memory is the statistics themselves and a block of rows in float64: O(C H²),
         whatever N is.
         """
-        if structure not in get_args(Structure):
-            raise ValueError(
-                f"covariance is {structure!r}; expected one of {', '.join(get_args(Structure))}"
-            )
+        require_structure(structure)
         if features.ndim != 2:
             raise ValueError(
                 f"features have shape {tuple(features.shape)}; expected (samples, features): flatten "

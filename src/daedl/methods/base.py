@@ -42,10 +42,17 @@ class Method(ABC):
     def prepare(self, network: Network) -> Network:
         """Make `network` ready for training with this method, in place, and return it.
 
-        A network that is spectrally normalised already is left as it is.
+        A network that is spectrally normalised already must be so in the way that the method asks.
         """
-        if self.spectral is not None and normalization(network) is None:
+        present = normalization(network)
+        if self.spectral is not None and present is None:
             spectral_normalize(network, self.spectral)
+        elif self.spectral not in (None, present):
+            raise ValueError(
+                f"the network is spectrally normalised with {present}, but the method asks for "
+                f"{self.spectral}; expected the same: build the network anew, or pass "
+                "spectral=... as it is"
+            )
         return network
 
     def training_loss(
@@ -89,7 +96,15 @@ class Method(ABC):
     def __post_init__(self) -> None:
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"reduction is {self.reduction!r}; expected 'mean' or 'sum'")
-        # A model file holds the settings as a plain mapping.
         spectral: Any = self.spectral
-        if isinstance(spectral, Mapping):
+        if isinstance(spectral, Mapping):  # as a model file holds it
             object.__setattr__(self, "spectral", SpectralNorm(**spectral))
+        elif spectral is not None and not isinstance(spectral, SpectralNorm):
+            raise TypeError(
+                f"spectral is {spectral!r}; expected daedl.SpectralNorm(...), or None for none"
+            )
+
+    @property
+    def fits(self) -> bool:
+        """Whether the method fits anything after training."""
+        return type(self).fit is not Method.fit

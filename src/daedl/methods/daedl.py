@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from daedl.checks import NotFittedError
 from daedl.density import DensityScorer
-from daedl.density.shrinkage import Shrinkage
-from daedl.density.statistics import Structure
+from daedl.density import normalizer as normalizers
+from daedl.density.shrinkage import Shrinkage, require_shrinkage
+from daedl.density.statistics import Structure, require_structure
 from daedl.methods.edl_plus import EDLPlus
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -37,6 +38,13 @@ class DAEDL(EDLPlus):
     covariance: Structure = "full"
     shrinkage: Shrinkage = "auto"
     normalizer: str = "minmax"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Refused here rather than after training.
+        require_structure(self.covariance)
+        require_shrinkage(self.shrinkage)
+        normalizers.build(self.normalizer)
 
     def fit(self, outputs: Outputs, targets: Tensor) -> DensityScorer:
         """Fit the density and its range to the training features."""

@@ -37,6 +37,7 @@ class EDL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        losses.annealed(self.kl_weight, 0, self.anneal_epochs)  # refuses what makes no sense
         if self.activation not in ACTIVATIONS:
             raise ValueError(
                 f"activation is {self.activation!r}; expected one of {', '.join(ACTIVATIONS)} "

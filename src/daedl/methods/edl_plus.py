@@ -33,6 +33,10 @@ class EDLPlus(Method):
     anneal_epochs: int = 0
     reduction: Literal["mean", "sum"] = "sum"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        losses.annealed(self.kl_weight, 0, self.anneal_epochs)  # refuses what makes no sense
+
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """Expected MSE plus the weighted KL, (B,)."""
         weight = losses.annealed(self.kl_weight, epoch, self.anneal_epochs)

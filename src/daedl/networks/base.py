@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from daedl.names import look_up
-from daedl.outputs import Outputs
+from daedl.outputs import Outputs, evaluating
 
 Scope = Literal["all", "features"]
 
@@ -79,11 +79,6 @@ class Wrapped(Network):
         self.input_shape = tuple(input_shape)
         self.arguments = {"features": features, "input_shape": list(input_shape)}
         probe = _probe(self, self.input_shape)
-        if probe.logits.ndim != 2:
-            raise ValueError(
-                f"the wrapped module gives shape {tuple(probe.logits.shape)} for one image; "
-                "expected logits (1, classes)"
-            )
         self.num_features, self.num_classes = probe.features.shape[1], probe.logits.shape[1]
 
     def forward(self, images: Tensor) -> Outputs:
@@ -92,21 +87,28 @@ class Wrapped(Network):
         thread = threading.get_ident()
 
         def catch(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            # Two threads may be predicting at once: each takes only what its own pass gave.
-            if threading.get_ident() == thread:
-                caught.append(output)
+            # Two threads may be predicting at once: each takes only what its own pass gave. A copy,
+            # because a layer that works in place may follow.
+            if threading.get_ident() == thread and isinstance(output, Tensor):
+                caught.append(output.flatten(1).clone())
 
         hook = self.module.get_submodule(self.features_name).register_forward_hook(catch)
         try:
             logits = self.module(images)
         finally:
             hook.remove()
-        if not caught or not isinstance(caught[-1], Tensor):
+        if len(caught) != 1:
             raise ValueError(
-                f"module {self.features_name!r} gave no tensor during the forward pass; "
-                "name a submodule that runs once per pass and returns a tensor"
+                f"module {self.features_name!r} gave {len(caught)} tensors during the forward pass; "
+                "expected one: name a submodule that runs once and returns a tensor"
             )
-        return Outputs(features=caught[-1].flatten(1), logits=logits)
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
+            arrived = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(
+                f"the wrapped module gives {arrived}; expected logits (batch, classes): wrap it in a "
+                "module that returns them alone"
+            )
+        return Outputs(features=caught[0], logits=logits)
 
     def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
         """Every module inside; for "features" those registered up to the end of the named one.
@@ -126,11 +128,6 @@ class Wrapped(Network):
 def _probe(network: Network, input_shape: tuple[int, ...]) -> Outputs:
     """Outputs for one blank image, in eval mode so that no running statistic moves."""
     parameter = next(network.parameters())
-    was_training = network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            blank = torch.zeros((1, *input_shape), dtype=parameter.dtype, device=parameter.device)
-            return network(blank)  # type: ignore[no-any-return]
-    finally:
-        network.train(was_training)
+    blank = torch.zeros((1, *input_shape), dtype=parameter.dtype, device=parameter.device)
+    with evaluating(network), torch.no_grad():
+        return network(blank)  # type: ignore[no-any-return]

@@ -24,6 +24,8 @@ class MLP(Network):
         hidden: Sequence[int] = (64, 64),
         features: str | None = None,
     ) -> None:
+        if not hidden:
+            raise ValueError("hidden is empty; expected the width of at least one hidden layer")
         widths = [in_features, *hidden]
         blocks: dict[str, nn.Module] = {
             f"dense{i}": nn.Sequential(nn.Linear(widths[i - 1], widths[i]), nn.ReLU())

@@ -2,8 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl.networks.base import Network
+from daedl.outputs import evaluating
 
 Size = tuple[int, ...]
 
@@ -163,18 +163,6 @@ def _lanczos(
     values, vectors = torch.linalg.eigh(torch.diag(start.new_tensor(diagonal)) + off + off.T)
     best = basis[:used].T @ vectors[:, -1]
     return best / best.norm(), float(values[-1]), below[-1] * abs(float(vectors[-1, -1]))
-
-
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards every module has the mode that it had, frozen ones included."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def input_sizes(network: Network) -> Mapping[nn.Module, list[Size]]:

@@ -10,11 +10,11 @@ from torch.nn.utils import parametrize
 
 from daedl.checks import require_finite
 from daedl.networks.base import Network
+from daedl.outputs import evaluating
 from daedl.spectral.maps import (
     KernelMatrix,
     LinearMap,
     convolution,
-    evaluating,
     input_sizes,
     leading,
 )

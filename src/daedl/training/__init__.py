@@ -1,0 +1,6 @@
+"""Training: one loop on Fabric, then the density."""
+
+from daedl.training.fit import fit
+from daedl.training.loop import Epoch, History
+
+__all__ = ["Epoch", "History", "fit"]

@@ -1,0 +1,51 @@
+"""Progress bars of training."""
+
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from daedl.outputs import Batch
+
+
+class Bars:
+    """A bar over the epochs and one over the batches of the epoch; nothing without a display."""
+
+    def __init__(self, progress: Progress | None, max_epochs: int, done: int) -> None:
+        self.progress = progress
+        if progress is not None:
+            self.all = progress.add_task("epochs", total=max_epochs, completed=done, note="")
+            self.one = progress.add_task("batches", note="")
+
+    def batches(self, train: Iterable[Batch], epoch: int) -> Iterator[Batch]:
+        """The batches of an epoch, each moving the bar on."""
+        if self.progress is None:
+            yield from train
+            return
+        total = len(train) if isinstance(train, Sized) else None
+        self.progress.reset(self.one, total=total, description=f"epoch {epoch}")
+        for batch in train:
+            yield batch
+            self.progress.advance(self.one)
+
+    def epoch_done(self, note: str) -> None:
+        """Move on the bar over the epochs, and show what the epoch reached."""
+        if self.progress is not None:
+            self.progress.update(self.all, advance=1, note=note)
+
+
+@contextmanager
+def shown(wanted: bool, max_epochs: int, done: int) -> Iterator[Bars]:
+    """Bars on the terminal while inside, or silent ones."""
+    if not wanted:
+        yield Bars(None, max_epochs, done)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns) as progress:
+        yield Bars(progress, max_epochs, done)

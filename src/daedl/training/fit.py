@@ -1,0 +1,183 @@
+"""Training a classifier: `fit`, and the processes that it runs in."""
+
+import pickle
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.optim import Adam, Optimizer
+from torch.optim.lr_scheduler import ExponentialLR, LRScheduler
+
+from daedl.classifier import Classifier
+from daedl.density import DensityEffect, DensityScorer, DensityWarning
+from daedl.outputs import Batch
+from daedl.storage import require_writable
+from daedl.training.loaders import Data, as_batches, in_order, shuffled_share
+from daedl.training.loop import History, Plan, Run
+from daedl.training.randomness import preserved_random_state, seed_epoch
+
+
+def fit(
+    model: Classifier,
+    train: Data,
+    val: Data | None = None,
+    *,
+    max_epochs: int = 50,
+    batch_size: int = 64,
+    learning_rate: float = 1e-3,
+    lr_decay: float = 0.95,
+    optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
+    scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+    patience: int = 10,
+    gradient_clip: float | None = None,
+    density: Data | None = None,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    accelerator: str = "auto",
+    devices: int | str = 1,
+    strategy: str = "auto",
+    precision: Any = "32-true",
+    progress: bool = True,
+) -> History:
+    """Train `model`, put back the weights of its best epoch, then fit its density in one more pass.
+
+    The defaults are the paper's: Adam at 1e-3, times 0.95 after each epoch, batches of 64, early
+    stopping on the validation loss. Validation runs in eval mode.
+
+    Arguments:
+        train: batches of (images, targets), for instance a DataLoader; a Dataset; or the two arrays.
+        val: held-out data of the same kind; without them the last epoch's weights are kept.
+        max_epochs: epochs at most.
+        batch_size: for arrays and datasets; a loader has its own.
+        learning_rate, lr_decay: of the default optimiser and schedule.
+        optimizer: builds another optimiser from the parameters, e.g. `partial(SGD, lr=0.1)`.
+        scheduler: builds another schedule from the optimiser; stepped after each epoch.
+        patience: epochs without a lower validation loss after which training stops.
+        gradient_clip: largest norm of the gradient.
+        density: training data to fit the density to, if `train` augments: it should see images as
+            they are. By default `train`.
+        seed: epoch t draws its random numbers from (seed, t), so that a resumed run repeats them. The
+            random state outside is put back.
+        checkpoint: file to write after each epoch, atomically.
+        resume: go on from `checkpoint` if it exists; the end is the same as without interruption.
+        accelerator, devices, strategy, precision: Fabric's, e.g. devices=2, precision="bf16-mixed".
+            Several processes are spawned by default, so that what follows `fit` runs once.
+        progress: show progress bars.
+    """
+    plan = Plan(
+        max_epochs=max_epochs,
+        optimizer=optimizer or partial(Adam, lr=learning_rate),
+        scheduler=scheduler or partial(ExponentialLR, gamma=lr_decay),
+        patience=patience,
+        gradient_clip=gradient_clip,
+        seed=seed,
+        checkpoint=None if checkpoint is None else Path(checkpoint).expanduser(),
+        resume=resume,
+        progress=progress,
+    )
+    train = as_batches(train, batch_size, shuffle=True)
+    val = None if val is None else as_batches(val, batch_size, shuffle=False)
+    density = train if density is None else as_batches(density, batch_size, shuffle=False)
+    _require_sense(plan, train)
+    build = partial(Fabric, accelerator=accelerator, devices=devices, precision=precision)
+    fabric = build(strategy=strategy)
+    if strategy == "auto" and fabric.world_size > 1:
+        fabric = build(strategy="ddp_spawn")
+    was_training = model.training
+    try:
+        with preserved_random_state():
+            history = _launch(fabric, _Job(model, plan, train, val, density))
+            effect = None if val is None else _effect_of_density(model, val)
+    except BaseException:
+        model.train(was_training)
+        raise
+    model.eval()
+    if effect is not None and (advice := effect.advice()):
+        warnings.warn(advice, DensityWarning, stacklevel=2)
+    return replace(history, density_effect=effect)
+
+
+def _require_sense(plan: Plan, train: Iterable[Batch]) -> None:
+    """Raise for what would fail, or be lost, only after training."""
+    if plan.max_epochs < 1 or plan.patience < 1:
+        raise ValueError(
+            f"max_epochs is {plan.max_epochs} and patience {plan.patience}; expected both at least 1"
+        )
+    if plan.checkpoint is None:
+        if plan.resume:
+            raise ValueError("resume=True without a checkpoint; expected checkpoint='run.ckpt' too")
+        return
+    if plan.checkpoint.exists() and not plan.resume:
+        raise FileExistsError(
+            f"checkpoint {plan.checkpoint} exists already; expected a new file: pass resume=True to go "
+            "on from it, or delete it to start again"
+        )
+    require_writable(plan.checkpoint.parent)
+    if getattr(train, "persistent_workers", False):
+        raise ValueError(
+            "the training loader has persistent_workers=True, whose random numbers a checkpoint can't "
+            "hold; expected persistent_workers=False, so that a resumed run repeats them"
+        )
+
+
+def _effect_of_density(model: Classifier, val: Iterable[Batch]) -> DensityEffect | None:
+    """The density's effect on the validation data; None for a method without one."""
+    return model.density_effect(in_order(val)) if isinstance(model.fitted, DensityScorer) else None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a process needs to train: all that `fit` was given."""
+
+    model: Classifier
+    plan: Plan
+    train: Iterable[Batch]
+    val: Iterable[Batch] | None
+    density: Iterable[Batch]
+
+
+def _launch(fabric: Fabric, job: _Job) -> History:
+    """Run the job in as many processes as Fabric has; bring back what they made."""
+    if fabric.strategy.launcher is None:
+        return _train(fabric, job)
+    # Pickled here rather than by multiprocessing, which fails on tensors that share memory.
+    pickled = pickle.dumps(job)
+    model = job.model
+    with tempfile.TemporaryDirectory() as folder:
+        history: History = pickle.loads(fabric.launch(_train_pickled, pickled, Path(folder)))  # type: ignore[arg-type]
+        result = _result(fabric, Path(folder))
+        model.fitted = Classifier.load(result, model.network, model.method).fitted
+    return history
+
+
+def _train_pickled(fabric: Fabric, pickled: bytes, folder: Path) -> bytes:
+    """In one of several processes: train, and leave the trained model in `folder`."""
+    job: _Job = pickle.loads(pickled)
+    history = _train(fabric, job)
+    job.model.save(_result(fabric, folder))
+    return pickle.dumps(history)
+
+
+def _result(fabric: Fabric, folder: Path) -> Path:
+    """Where a process leaves its model: one file each, as some strategies return in every process."""
+    return folder / f"{fabric.global_rank}.daedl"
+
+
+def _train(fabric: Fabric, job: _Job) -> History:
+    """Train, then fit the density."""
+    rank, world_size, plan = fabric.global_rank, fabric.world_size, job.plan
+    train = shuffled_share(job.train, rank, world_size, plan.seed)
+    val = None if job.val is None else in_order(job.val, rank, world_size)
+    density = in_order(job.density, rank, world_size)
+    history = Run(fabric, job.model, plan, train, val).go()
+    # A dataset may draw random numbers for the density too: the same after any interruption.
+    seed_epoch(plan.seed, plan.max_epochs, rank)
+    job.model.fit_density(density)
+    return history

@@ -1,0 +1,134 @@
+"""Batches from what users have: a DataLoader, a Dataset, a pair of arrays, or any iterable of batches."""
+
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    TensorDataset,
+)
+
+from daedl.outputs import Batch
+
+Data = Iterable[Batch] | tuple[Tensor, Tensor] | Dataset[Any]
+
+
+def as_batches(data: Data, batch_size: int, shuffle: bool) -> Iterable[Batch]:
+    """`data` itself if it gives batches; a dataset or (images, targets) in batches of `batch_size`."""
+    if _is_pair_of_arrays(data):
+        images, targets = (torch.as_tensor(part) for part in cast(Any, data))
+        if len(images) != len(targets):
+            raise ValueError(
+                f"{len(images)} images but {len(targets)} labels; expected one label for each image"
+            )
+        data = TensorDataset(images, targets)
+    if isinstance(data, Dataset):
+        if isinstance(data, Sized) and len(data) == 0:
+            raise ValueError("there are no images; expected at least one")
+        return DataLoader(data, batch_size, shuffle)
+    if isinstance(data, Iterator) or not isinstance(data, Iterable):
+        raise TypeError(
+            f"the data are a {type(data).__name__}, which can't be gone through once an epoch; "
+            "expected a DataLoader, a list of (images, labels) batches, a Dataset, or two tensors"
+        )
+    return cast(Iterable[Batch], data)
+
+
+def _is_pair_of_arrays(data: Any) -> bool:
+    pair = isinstance(data, tuple | list) and len(data) == 2
+    return pair and all(isinstance(part, Tensor | np.ndarray) for part in data)
+
+
+def in_order(batches: Iterable[Batch], rank: int = 0, world_size: int = 1) -> Iterable[Batch]:
+    """The same samples, each once, in order and none dropped; of several processes, this one's share.
+
+    A density must see every sample exactly once, so a shuffling DataLoader is rebuilt without
+    shuffling, and shares are not padded to equal length. Where the samples are chosen by a sampler of
+    the user's own, or are not a plain DataLoader's, they are taken as they come.
+    """
+    if isinstance(batches, DataLoader) and _takes_all(batches):
+        dataset = cast(Sized, batches.dataset)
+        return _rebuilt(batches, range(rank, len(dataset), world_size))
+    if world_size > 1:
+        raise _cannot_share(batches)
+    return batches
+
+
+def shuffled_share(
+    batches: Iterable[Batch], rank: int, world_size: int, seed: int
+) -> Iterable[Batch]:
+    """This process's share of the training samples: all of them in a single process.
+
+    Shares are padded to equal length, so that no process waits for another's last batch.
+    """
+    if world_size == 1:
+        return batches
+    if not (isinstance(batches, DataLoader) and _takes_all(batches)):
+        raise _cannot_share(batches)
+    shuffle = isinstance(batches.sampler, RandomSampler)
+    sampler: DistributedSampler[Batch] = DistributedSampler(
+        batches.dataset, world_size, rank, shuffle, seed, drop_last=batches.drop_last
+    )
+    return _rebuilt(batches, sampler, drop_last=batches.drop_last)
+
+
+def start_epoch(batches: Iterable[Batch], epoch: int) -> None:
+    """Tell a sampler that shuffles by the epoch which one it is."""
+    set_epoch = getattr(getattr(batches, "sampler", None), "set_epoch", None)
+    if set_epoch is not None:
+        set_epoch(epoch)
+
+
+def _takes_all(loader: DataLoader[Batch]) -> bool:
+    """Whether an epoch is every sample of the dataset once in some order, by PyTorch's own classes."""
+    sampler: Any = loader.sampler
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+        return False
+    if type(loader.batch_sampler) is not BatchSampler:
+        return False
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(cast(Sized, loader.dataset))
+    return type(sampler) is SequentialSampler
+
+
+def _cannot_share(batches: Iterable[Batch]) -> ValueError:
+    return ValueError(
+        f"several processes cannot share the samples of a {type(batches).__name__} that chooses or "
+        "makes its own; expected a DataLoader over a dataset with a length, shuffled or not: choose "
+        "samples with torch.utils.data.Subset instead"
+    )
+
+
+def _rebuilt(
+    loader: DataLoader[Batch], sampler: Sequence[int] | Sampler[Any], drop_last: bool = False
+) -> DataLoader[Batch]:
+    return DataLoader(
+        loader.dataset,
+        batch_size=loader.batch_size,
+        sampler=sampler,
+        drop_last=drop_last,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+    )
+
+
+def generators(batches: Iterable[Batch]) -> list[torch.Generator]:
+    """The random generators that a DataLoader draws its order from, if it has its own."""
+    found = [getattr(batches, "generator", None)]
+    found.append(getattr(getattr(batches, "sampler", None), "generator", None))
+    unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
+    return list(unique.values())

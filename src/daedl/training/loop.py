@@ -1,0 +1,258 @@
+"""The training loop: epochs, validation, early stopping, checkpoints."""
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterable, Sized
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from daedl.checks import require_batch, require_finite, require_images, require_targets
+from daedl.classifier import Classifier
+from daedl.density import DensityEffect
+from daedl.distributed import share_buffers, sum_across
+from daedl.outputs import Batch, collect
+from daedl.training import bars
+from daedl.training.checkpoint import Checkpoint
+from daedl.training.loaders import generators, start_epoch
+from daedl.training.randomness import seed_epoch
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch: losses are means over samples; without validation data `val_*` is None."""
+
+    train_loss: float
+    val_loss: float | None
+    val_accuracy: float | None
+    learning_rate: float
+    seconds: float
+
+    def __str__(self) -> str:
+        text = f"loss {self.train_loss:.4f}"
+        if self.val_loss is not None:
+            text += f", validation {self.val_loss:.4f}, accuracy {self.val_accuracy:.2%}"
+        return text
+
+
+@dataclass(frozen=True)
+class History:
+    """What `fit` did.
+
+    Attributes:
+        epochs: one record for each epoch.
+        best_epoch: zero-based epoch of the lowest validation loss, whose weights were kept; the last
+            one without validation data.
+        stopped_early: whether the validation loss ended training before `max_epochs`.
+        density_effect: what the density did on the validation data, for a method that has one.
+    """
+
+    epochs: tuple[Epoch, ...]
+    best_epoch: int
+    stopped_early: bool
+    density_effect: DensityEffect | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train: arguments of `fit`."""
+
+    max_epochs: int
+    optimizer: Callable[[Iterable[Tensor]], Optimizer]
+    scheduler: Callable[[Optimizer], LRScheduler]
+    patience: int
+    gradient_clip: float | None
+    seed: int
+    checkpoint: Path | None
+    resume: bool
+    progress: bool
+
+
+class Run:
+    """A training run in one process: its state, and the loop over epochs.
+
+    `train` and `val` are this process's share of the batches.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        model: Classifier,
+        plan: Plan,
+        train: Iterable[Batch],
+        val: Iterable[Batch] | None,
+    ) -> None:
+        self.fabric, self.model, self.plan, self.train, self.val = fabric, model, plan, train, val
+        optimizer = plan.optimizer(model.network.parameters())
+        self.scheduler = plan.scheduler(optimizer)
+        self.run = self._identity(optimizer)
+        self.network, self.optimizer = fabric.setup(model.network, optimizer)
+        self.generators = generators(train)
+        self.epochs: list[Epoch] = []
+        self.best_epoch = -1
+        self.best: dict[str, Tensor] = {}
+
+    def _identity(self, optimizer: Optimizer) -> dict[str, Any]:
+        """What must be the same for a checkpoint to be this run's."""
+        network, method, plan = self.model.network, self.model.method, self.plan
+        return {
+            "network": [type(network).__name__, network.arguments],
+            "method": [method.name, method.arguments()],
+            "optimizer": type(optimizer).__name__,
+            "schedule": type(self.scheduler).__name__,
+            "learning rate": optimizer.param_groups[0]["lr"],
+            "gradient clip": plan.gradient_clip,
+            "seed": plan.seed,
+            "processes": self.fabric.world_size,
+            "batches": len(self.train) if isinstance(self.train, Sized) else None,
+        }
+
+    def go(self) -> History:
+        """Train until the last epoch or until the validation loss stops falling."""
+        plan = self.plan
+        if plan.resume and plan.checkpoint is not None and plan.checkpoint.exists():
+            self._restore(Checkpoint.load(plan.checkpoint, self.run))
+        self.fabric.barrier()
+        visible = plan.progress and self.fabric.is_global_zero
+        with bars.shown(visible, plan.max_epochs, len(self.epochs)) as shown, torch.enable_grad():
+            while len(self.epochs) < plan.max_epochs and not self._stalled():
+                self._one_epoch(len(self.epochs), shown)
+                if plan.checkpoint is not None and self.fabric.is_global_zero:
+                    self._checkpoint().save(plan.checkpoint)
+                self.fabric.barrier()
+                shown.epoch_done(str(self.epochs[-1]))
+        self.model.network.load_state_dict(self.best)
+        stopped_early = self._stalled() and len(self.epochs) < plan.max_epochs
+        return History(tuple(self.epochs), self.best_epoch, stopped_early)
+
+    def _stalled(self) -> bool:
+        return len(self.epochs) - 1 - self.best_epoch >= self.plan.patience
+
+    def _one_epoch(self, epoch: int, shown: bars.Bars) -> None:
+        started = time.perf_counter()
+        seed_epoch(self.plan.seed, epoch, self.fabric.global_rank)
+        start_epoch(self.train, epoch)
+        learning_rate = self.optimizer.param_groups[0]["lr"]
+        train_loss = self._train_epoch(epoch, shown)
+        share_buffers(self.model.network)
+        val_loss, val_accuracy = self._validate()
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(train_loss if val_loss is None else val_loss)
+        else:
+            self.scheduler.step()
+        before = [e.val_loss for e in self.epochs if e.val_loss is not None]
+        seconds = time.perf_counter() - started
+        self.epochs.append(Epoch(train_loss, val_loss, val_accuracy, learning_rate, seconds))
+        if val_loss is None or val_loss < min(before, default=math.inf):
+            self.best_epoch = epoch
+            self.best = copy.deepcopy(self.model.network.state_dict())
+
+    def _train_epoch(self, epoch: int, shown: bars.Bars) -> float:
+        """One pass over the training data; returns the mean loss of a sample."""
+        method, num_classes = self.model.method, self.model.network.num_classes
+        self.network.train()
+        # Losses, samples, then the samples of each class.
+        sums = torch.zeros(2 + num_classes, dtype=torch.float64)
+        for number, batch in enumerate(shown.batches(self.train, epoch)):
+            where = f" of epoch {epoch}, batch {number}"
+            images, targets = self._checked(batch, where)
+            self.optimizer.zero_grad()
+            loss = method.training_loss(self.network, images, targets, epoch)
+            if not torch.isfinite(loss):
+                self._explain(images, where)
+            self.fabric.backward(loss)
+            if self.plan.gradient_clip is not None:
+                clip = self.plan.gradient_clip
+                self.fabric.clip_gradients(self.network, self.optimizer, max_norm=clip)
+            # What was fitted to the old weights is of no use from here on.
+            self.model.fitted = None
+            self.optimizer.step()
+            samples = len(images)
+            sums[0] += loss.item() * (samples if method.reduction == "mean" else 1)
+            sums[1] += samples
+            sums[2:] += torch.bincount(targets.cpu(), minlength=num_classes)
+        sums = sum_across(sums)
+        _require_all_classes(sums[1:], epoch)
+        return float(sums[0] / sums[1])
+
+    def _checked(self, batch: Batch, where: str) -> tuple[Tensor, Tensor]:
+        """Images and targets of a training batch, on the device."""
+        network = self.model.network
+        images, targets = self.fabric.to_device(require_batch(batch, where))
+        require_images(images, network.input_shape, next(network.parameters()).dtype, where)
+        require_targets(targets, network.num_classes, len(images), where)
+        return images, targets.long()
+
+    def _validate(self) -> tuple[float | None, float | None]:
+        """Mean loss and accuracy on the validation data, in eval mode."""
+        if self.val is None:
+            return None, None
+        # The plain network: a distributed wrapper would wait for processes that have fewer batches.
+        with self.fabric.autocast():
+            outputs, targets = collect(self.model.network, self.val, name="validation data")
+        losses = self.model.method.loss(outputs, targets, epoch=math.inf)
+        right = outputs.logits.argmax(-1) == targets
+        sums = torch.stack([losses.double().sum(), right.double().sum(), torch.tensor(len(right))])
+        sums = sum_across(sums)
+        loss, accuracy = (sums[:2] / sums[2]).tolist()
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"the validation loss is {loss}; expected a finite number: lower the learning rate"
+            )
+        return loss, accuracy
+
+    def _explain(self, images: Tensor, where: str) -> None:
+        """Say which tensor made the loss of a training batch NaN or infinite."""
+        with torch.no_grad():
+            outputs = self.model.network(images)
+        require_finite(outputs.features, "features", where)
+        require_finite(outputs.logits, "logits", where)
+        raise ValueError(
+            f"the loss{where} is NaN or infinite although images, features and logits are finite; "
+            "expected a finite loss: lower the learning rate, or look at the method's loss"
+        )
+
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(
+            run=self.run,
+            epochs=[asdict(epoch) for epoch in self.epochs],
+            best_epoch=self.best_epoch,
+            network=self.model.network.state_dict(),
+            best=self.best,
+            optimizer=self.optimizer.state_dict(),
+            scheduler=self.scheduler.state_dict(),
+            precision=self.fabric.strategy.precision.state_dict(),
+            generators=[generator.get_state() for generator in self.generators],
+        )
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        self.epochs = [Epoch(**record) for record in checkpoint.epochs]
+        self.best_epoch, self.best = checkpoint.best_epoch, checkpoint.best
+        self.model.network.load_state_dict(checkpoint.network)
+        self.optimizer.load_state_dict(checkpoint.optimizer)
+        self.scheduler.load_state_dict(checkpoint.scheduler)
+        self.fabric.strategy.precision.load_state_dict(checkpoint.precision)
+        for generator, state in zip(self.generators, checkpoint.generators, strict=True):
+            generator.set_state(state)
+
+
+def _require_all_classes(counts: Tensor, epoch: int) -> None:
+    """Raise if an epoch had no sample, or the first one none of some class; `counts` is (1 + C,)."""
+    if counts[0] == 0:
+        raise ValueError(
+            "the training data gave no batch; expected at least one (images, labels) pair"
+        )
+    missing = (counts[1:] == 0).nonzero().flatten().tolist()
+    if missing and epoch == 0:
+        raise ValueError(
+            f"no training sample of class {', '.join(map(str, missing))} among {int(counts[0])}; "
+            "expected every class of the network: add samples, or build the network with fewer "
+            "classes and renumber the labels"
+        )

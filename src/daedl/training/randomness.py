@@ -1,0 +1,28 @@
+"""Random numbers that a resumed run repeats, and a random state outside that nobody disturbs."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+def seed_epoch(seed: int, epoch: int, rank: int) -> None:
+    """Let Python, NumPy and PyTorch draw this epoch's numbers from a stream of its own."""
+    stream = int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1)[0])
+    random.seed(stream)
+    np.random.seed(stream)  # noqa: NPY002 (users' datasets may draw from the global generator)
+    torch.manual_seed(stream)
+
+
+@contextmanager
+def preserved_random_state() -> Iterator[None]:
+    """Put the global random states of Python, NumPy and PyTorch back at the end."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
