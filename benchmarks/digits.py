@@ -10,7 +10,9 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import torch
 from rich.console import Console
@@ -19,6 +21,7 @@ from daedl.bench import digits, rows, tasks
 from daedl.bench.rows import Measured
 from daedl.bench.trained import Progress, Trained, Training, train_methods
 from daedl.density import NORMALIZERS, DensityWarning
+from daedl.density.statistics import Structure
 from daedl.methods import DAEDL, EDL, Method, Softmax
 from daedl.networks import ConvNet
 
@@ -60,12 +63,16 @@ def choose(seed: int, progress: Progress) -> list[rows.Row]:
 
 def _densities(trained: Trained, data: digits.Digits, seed: int) -> list[rows.Row]:
     found = []
-    for covariance in ("full", "tied", "diagonal"):
-        for normalizer in NORMALIZERS:
-            classifier = trained.classifier
-            classifier.method = DAEDL(covariance=covariance, normalizer=normalizer)
-            classifier.fit_density([data.train])
-            found += _rows(f"daedl, {covariance}, {normalizer}", trained, data, seed)
+    for covariance, normalizer, left_out in product(
+        get_args(Structure), NORMALIZERS, (False, True)
+    ):
+        classifier = trained.classifier
+        classifier.method = DAEDL(
+            covariance=covariance, normalizer=normalizer, leave_one_out=left_out
+        )
+        classifier.fit_density([data.train])
+        name = f"daedl, {covariance}, {normalizer}{', leave one out' if left_out else ''}"
+        found += _rows(name, trained, data, seed)
     return found
 
 

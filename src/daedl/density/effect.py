@@ -50,9 +50,8 @@ class DensityEffect:
             return (
                 f"the density is saturated: {self.near_zero:.0%} of held-out in-distribution samples "
                 f"score below {NEAR}, so their evidence is wiped out. The density knows the training "
-                "samples too well: use covariance='tied' or 'diagonal', a larger shrinkage, more "
-                "samples or features of a later block; normalizer='smooth-quantile' at least keeps "
-                "their order"
+                "samples too well: use leave_one_out=True, covariance='tied' or 'diagonal', a larger "
+                "shrinkage, more samples, or features of a later block"
             )
         if self.near_one > INERT:
             return (

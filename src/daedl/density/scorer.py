@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from daedl.density import normalizer as normalizers
 from daedl.density.gaussian import GaussianDensity
+from daedl.density.leave_one_out import left_out_log_density
 from daedl.density.normalizer import Normalizer
 from daedl.density.shrinkage import Shrinkage, Shrunk
 from daedl.density.statistics import ClassStatistics, Structure
@@ -38,16 +39,23 @@ class DensityScorer(nn.Module):
         covariance: Structure = "full",
         shrinkage: Shrinkage = "auto",
         normalizer: str = "minmax",
+        leave_one_out: bool = False,
     ) -> "DensityScorer":
         """Fit to training features (N, H) with class indices (N,).
 
-        In several processes each passes its own samples, and all end with the density of all.
+        The range of the normaliser comes from the training samples' log densities, as in the paper, or
+        with `leave_one_out` from those that they would have had if they had not been in the fit. In
+        several processes each passes its own samples, and all end with the density of all.
         """
         kind = normalizers.build(normalizer)
         statistics = ClassStatistics.of(features, targets, num_classes, covariance)
         density = GaussianDensity.fit(statistics.across_processes(), shrinkage)
         density = _fastest_faithful(density, features)
-        return cls(density, kind.fit(gather_across(density(features.cpu()))))
+        if leave_one_out:
+            log_density = left_out_log_density(density, features.cpu(), targets.cpu())
+        else:
+            log_density = density(features.cpu())
+        return cls(density, kind.fit(gather_across(log_density)))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Log density (B,), float64, and score (B,) in the type of `features` (B, H), beside them."""

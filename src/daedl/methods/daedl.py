@@ -30,6 +30,9 @@ class DAEDL(EDLPlus):
         covariance: "full" as in the paper, "tied" or "diagonal".
         shrinkage: see `daedl.density.GaussianDensity.fit`.
         normalizer: "minmax" as in the paper, or "smooth-quantile" against training outliers.
+        leave_one_out: take the normaliser's range from densities of training samples that were left
+            out of their own fit. The paper does not, and with few samples for many features most new
+            samples of known classes then fall below the range.
     """
 
     name = "daedl"
@@ -38,6 +41,7 @@ class DAEDL(EDLPlus):
     covariance: Structure = "full"
     shrinkage: Shrinkage = "auto"
     normalizer: str = "minmax"
+    leave_one_out: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +59,7 @@ class DAEDL(EDLPlus):
             self.covariance,
             self.shrinkage,
             self.normalizer,
+            self.leave_one_out,
         )
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
