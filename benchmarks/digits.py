@@ -1,17 +1,20 @@
 """The demo's digits over several seeds, and the choice of their settings on validation data.
 
     python benchmarks/digits.py measure --seeds 5     rows to results/digits.jsonl
-    python benchmarks/digits.py choose --seeds 2      rows to results/digits_choice.jsonl
+    python benchmarks/digits.py show                  these rows as a table in Markdown
+    python benchmarks/digits.py choose --seeds 3      rows to results/digits_choice.jsonl
 
 `choose` looks at the known digits' validation images alone: neither test images nor unknown ones.
 """
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from statistics import mean, stdev
 from typing import get_args
 
 import torch
@@ -96,13 +99,36 @@ def _rows(name: str, trained: Trained, data: digits.Digits, seed: int) -> list[r
     ]
 
 
+def shown(found: list[rows.Row]) -> str:
+    """Mean ± standard deviation over seeds of every figure, times 100, methods across, in Markdown."""
+    names = list(dict.fromkeys(each.method for each in found))
+    values = defaultdict(list)
+    for each in found:
+        if each.value is not None:
+            values[each.data, each.task, each.score, each.metric, each.method].append(
+                100 * each.value
+            )
+    lines = [
+        f"| data | task | score | metric | {' | '.join(names)} |",
+        "|---" * (4 + len(names)) + "|",
+    ]
+    for key in dict.fromkeys(key[:4] for key in values):
+        cells = [values.get((*key, name)) for name in names]
+        told = ["–" if c is None else f"{mean(c):.2f} ± {stdev(c):.2f}" for c in cells]
+        lines.append(f"| {' | '.join((*key, *told))} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Measure or choose, appending a seed's rows as soon as it is done."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("measure", "choose"))
+    parser.add_argument("what", choices=("measure", "show", "choose"))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    if options.what == "show":
+        print(shown(rows.load(RESULTS / "digits.jsonl")))
+        return 0
     torch.set_num_threads(options.threads)
     progress = Progress(Console())
     path = RESULTS / ("digits.jsonl" if options.what == "measure" else "digits_choice.jsonl")
