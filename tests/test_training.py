@@ -385,6 +385,29 @@ def test_a_failed_fit_loses_nothing(blobs):
     assert not classifier.training
 
 
+def test_a_tiny_class_a_dead_feature_and_more_features_than_samples():
+    """Ten classes of 20 samples, one of 3, in 32 features of which one is constant."""
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.cat([torch.arange(9).repeat_interleave(20), torch.full((3,), 9)])
+    images = torch.randn(10, 12, generator=generator)[targets] * 2
+    images = images + 0.3 * torch.randn(183, 12, generator=generator)
+    torch.manual_seed(0)
+    network = MLP(12, 10, hidden=(32,))
+    with torch.no_grad():  # a unit that no input can wake
+        network.extractor.dense1[0].weight[5] = 0
+        network.extractor.dense1[0].bias[5] = -1
+    classifier = daedl.Classifier(network)
+    history = fit(
+        classifier, (images, targets), (images, targets), max_epochs=3, learning_rate=1e-2
+    )
+    shrunk = classifier.fitted.density.shrunk
+    assert (classifier.collect([(images, targets)])[0].features[:, 5] == 0).all()
+    assert (shrunk.amount > 0).all()
+    assert torch.isfinite(shrunk.condition).all()
+    assert "shrinkage" in str(history.density_effect)
+    assert torch.isfinite(classifier.predict(images).log_alpha).all()
+
+
 def test_training_under_no_grad_works(blobs):
     with torch.no_grad():
         assert len(fit(model(), blobs, max_epochs=1).epochs) == 1
