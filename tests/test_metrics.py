@@ -116,3 +116,29 @@ def test_labels_decide_where_probabilities_tie():
     targets = np.array([1, 1, 0, 1])
     assert metrics.reliability(uniform, targets).accuracy.tolist() == [0.25]
     assert metrics.reliability(uniform, targets, labels=targets).accuracy.tolist() == [1.0]
+
+
+def test_risk_coverage_by_hand():
+    curve = metrics.risk_coverage([0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1], [0, 0, 1, 1])
+    assert curve.coverage.tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert curve.risk.tolist() == pytest.approx([0, 1 / 2, 1 / 3, 2 / 4])
+    area = metrics.aurc([0.1, 0.4, 0.2, 0.3], [0, 1, 0, 1], [0, 0, 1, 1])
+    assert area == pytest.approx((0 + 1 / 2 + 1 / 3 + 1 / 2) / 4)
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.3]), st.booleans()), min_size=1, max_size=12)
+)
+def test_risk_coverage_is_the_mean_over_all_orders_of_ties(samples):
+    uncertainty = np.array([u for u, _ in samples])
+    wrong = np.array([w for _, w in samples], dtype=int)
+    curve = metrics.risk_coverage(uncertainty, wrong, np.zeros(len(wrong)))
+    rng = np.random.default_rng(0)
+    shuffles = []
+    for _ in range(400):
+        order = rng.permutation(len(wrong))
+        order = order[np.argsort(uncertainty[order], kind="stable")]
+        shuffles.append(np.cumsum(wrong[order]) / np.arange(1, len(wrong) + 1))
+    np.testing.assert_allclose(curve.risk, np.mean(shuffles, axis=0), atol=0.12)
+    assert curve.risk[-1] == pytest.approx(wrong.mean())

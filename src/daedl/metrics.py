@@ -102,6 +102,33 @@ def misclassification_aupr(uncertainty: ArrayLike, labels: ArrayLike, targets: A
     return float(average_precision_score(right, -uncertainty))
 
 
+class RiskCoverage(NamedTuple):
+    """Error among the k most certain of N predictions, for k = 1 ... N; both (N,)."""
+
+    coverage: Array
+    risk: Array
+
+
+def risk_coverage(uncertainty: ArrayLike, labels: ArrayLike, targets: ArrayLike) -> RiskCoverage:
+    """The error that remains if only the most certain share of predictions is accepted.
+
+    Equal uncertainties are accepted or not together: their errors are spread over them evenly, so
+    that the curve does not depend on the order of the samples.
+    """
+    uncertainty, targets = _same_length(uncertainty, targets, "uncertainty")
+    labels, _ = _same_length(labels, targets, "labels")
+    _, group, sizes = np.unique(uncertainty, return_inverse=True, return_counts=True)
+    errors = np.bincount(group, weights=(labels != targets).astype(float))
+    spread = np.repeat(errors / sizes, sizes)
+    accepted = np.arange(1, len(targets) + 1)
+    return RiskCoverage(accepted / len(targets), np.cumsum(spread) / accepted)
+
+
+def aurc(uncertainty: ArrayLike, labels: ArrayLike, targets: ArrayLike) -> float:
+    """Area under the risk-coverage curve: the mean risk over all coverages; smaller is better."""
+    return float(np.mean(risk_coverage(uncertainty, labels, targets).risk))
+
+
 def _detection(uncertainty_id: ArrayLike, uncertainty_ood: ArrayLike) -> tuple[Array, Array]:
     inside, outside = _array(uncertainty_id), _array(uncertainty_ood)
     if inside.size == 0 or outside.size == 0:

@@ -11,7 +11,8 @@ def classification(prediction: Prediction, targets: Tensor) -> list[Measured]:
     """How right and how honest predictions of N in-distribution samples are; targets (N,).
 
     Accuracy, and Brier score, log loss and calibration error of the probabilities; for each
-    uncertainty score the average precision of telling right predictions from wrong ones.
+    uncertainty score the average precision of telling right predictions from wrong ones, and the area
+    under the risk-coverage curve.
     """
     probs, labels = prediction.probs, prediction.labels
     measured = [
@@ -23,6 +24,8 @@ def classification(prediction: Prediction, targets: Tensor) -> list[Measured]:
     for score, uncertainty in prediction.scores().items():
         value = metrics.misclassification_aupr(uncertainty, labels, targets)
         measured.append(Measured("misclassification", score, "aupr", value))
+        area = metrics.aurc(uncertainty, labels, targets)
+        measured.append(Measured("misclassification", score, "aurc", area))
     return measured
 
 
