@@ -55,3 +55,16 @@ def test_options_reach_the_demo_and_threads_are_put_back(
 @pytest.mark.parametrize("option", [["--seed", "-1"], ["--threads", "0"]])
 def test_senseless_numbers_are_refused(option: list[str]) -> None:
     assert runner.invoke(app, ["demo", *option]).exit_code == 2
+
+
+def test_experiments_are_listed_and_misspelt_ones_suggested(tmp_path: Path) -> None:
+    listed = runner.invoke(app, ["bench", "list"], env={"COLUMNS": "200"})
+    assert listed.exit_code == 0
+    assert "mnist-ood" in listed.output
+    arguments = ["bench", "run", "mnist-odd", "--results", str(tmp_path), "--cache", str(tmp_path)]
+    wrong = runner.invoke(app, arguments)
+    assert wrong.exit_code == 1
+    assert "did you mean 'mnist-ood'" in wrong.output
+    wrong = runner.invoke(app, ["bench", "run", "mnist-ood", "--seeds", "some"])
+    assert "expected numbers as in 0, 0-4 or 0,2,5" in wrong.output
+    assert torch.get_num_threads() == 1

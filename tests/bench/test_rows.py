@@ -55,3 +55,22 @@ def test_the_table_reads_rows_and_dashes_what_is_missing() -> None:
     assert lines["AUPR, epistemic ↑"] == ("75.00", DASH)
     assert lines["AUPR, aleatoric ↑"] == (DASH, "50.00")
     assert table.rich().row_count == 1 + len(lines)
+
+
+def test_a_cut_off_last_line_is_left_out_and_reported(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    figure = rows.row(
+        rows.Measured("task", "score", "metric", 0.5),
+        experiment="e",
+        method="m",
+        data="d",
+        seed=0,
+        seconds=1.0,
+    )
+    rows.save(path, [figure, figure])
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.warns(rows.RowsWarning, match="cut off and left out"):
+        assert rows.load(path) == [figure]
+    with pytest.warns(rows.RowsWarning):
+        rows.append(path, [figure])
+    assert rows.load(path) == [figure, figure]

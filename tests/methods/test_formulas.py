@@ -133,3 +133,17 @@ def test_daedl_uses_features_and_logits_of_the_same_image(blobs):
 def test_settings_are_checked_before_training(settings, error, message):
     with pytest.raises(error, match=message):
         DAEDL(**settings)
+
+
+def test_daedl_is_trained_as_edl_plus_with_its_normalisation():
+    """One training serves the density on and off, and every kind of density."""
+    shared = DAEDL(kl_weight=0.1).trained_as()
+    assert shared == EDLPlus(kl_weight=0.1, spectral=DAEDL().spectral)
+    assert shared == DAEDL(kl_weight=0.1, covariance="tied", leave_one_out=True).trained_as()
+    assert DAEDL(spectral=None).trained_as() == EDLPlus()
+    assert EDL().trained_as() == EDL()
+    logits = torch.tensor([[0.3, -0.2, 0.5]])
+    outputs = Outputs(torch.zeros(1, 2), logits)
+    assert torch.equal(
+        DAEDL().loss(outputs, TARGET, 3), DAEDL().trained_as().loss(outputs, TARGET, 3)
+    )

@@ -3,6 +3,7 @@
 import json
 import math
 import subprocess
+import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -13,6 +14,10 @@ from typing import NamedTuple
 import torch
 
 from daedl.storage import write_atomically
+
+
+class RowsWarning(UserWarning):
+    """A file of rows was damaged, and what could be saved of it was."""
 
 
 class Measured(NamedTuple):
@@ -32,6 +37,7 @@ class Row:
         value: as `daedl.metrics` gives it, a share of 1 and not of 100; None where it is undefined.
         seconds: that training took, the fit of the density included.
         torch, daedl: versions.
+        spec: digest of the specification, where there is one.
         commit: of the checkout that the library was run from, or "unknown".
         threads: of torch.
     """
@@ -49,6 +55,7 @@ class Row:
     daedl: str
     commit: str
     threads: int
+    spec: str = ""
 
 
 @cache
@@ -63,7 +70,14 @@ def commit() -> str:
 
 
 def row(
-    measured: Measured, *, experiment: str, method: str, data: str, seed: int, seconds: float
+    measured: Measured,
+    *,
+    experiment: str,
+    method: str,
+    data: str,
+    seed: int,
+    seconds: float,
+    spec: str = "",
 ) -> Row:
     """`measured` with its circumstances; versions and threads are those of this process."""
     return Row(
@@ -81,6 +95,7 @@ def row(
         daedl=version("daedl"),
         commit=commit(),
         threads=torch.get_num_threads(),
+        spec=spec,
     )
 
 
@@ -91,16 +106,14 @@ def save(path: Path, rows: Iterable[Row]) -> None:
 
 def append(path: Path, rows: Iterable[Row]) -> None:
     """Write `rows` after those that the file `path` holds, if it exists."""
-    before = path.read_text("utf-8") if path.exists() else ""
-    if before and not before.endswith("\n"):
-        before += "\n"
+    before = "".join(line + "\n" for line in _whole_lines(path)) if path.exists() else ""
     write_atomically(path, (before + _lines(rows)).encode())
 
 
 def load(path: Path) -> list[Row]:
     """The rows in the file `path`."""
     found = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+    for number, line in enumerate(_whole_lines(path), start=1):
         try:
             found.append(Row(**json.loads(line)))
         except (json.JSONDecodeError, TypeError) as error:
@@ -109,6 +122,24 @@ def load(path: Path) -> list[Row]:
                 "fields of daedl.bench.rows.Row: remove the line, or measure again"
             ) from error
     return found
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """The lines of `path`, without a last one that was cut off, as by a full disk; it is reported."""
+    text = path.read_text("utf-8")
+    lines = text.splitlines()
+    if lines and not text.endswith("\n"):
+        try:
+            json.loads(lines[-1])
+        except json.JSONDecodeError:
+            warnings.warn(
+                f"the last line of {path} is cut off and left out: {lines[-1][:60]!r}; what it "
+                "held will be measured again",
+                RowsWarning,
+                stacklevel=3,
+            )
+            return lines[:-1]
+    return lines
 
 
 def _lines(rows: Iterable[Row]) -> str:

@@ -104,6 +104,13 @@ class Method(ABC):
                 f"spectral is {spectral!r}; expected daedl.SpectralNorm(...), or None for none"
             )
 
+    def trained_as(self) -> "Method":
+        """The method whose training this one shares: itself, unless it differs only afterwards.
+
+        What is equal here can use the same trained network.
+        """
+        return self
+
     @property
     def fits(self) -> bool:
         """Whether the method fits anything after training."""

@@ -1,7 +1,7 @@
 """Density aware evidential deep learning."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import Tensor, nn
@@ -49,6 +49,10 @@ class DAEDL(EDLPlus):
         require_structure(self.covariance)
         require_shrinkage(self.shrinkage)
         normalizers.build(self.normalizer)
+
+    def trained_as(self) -> EDLPlus:
+        """EDL+ with the same spectral normalisation: the density comes after training."""
+        return EDLPlus(**{each.name: getattr(self, each.name) for each in fields(EDLPlus)})
 
     def fit(self, outputs: Outputs, targets: Tensor) -> DensityScorer:
         """Fit the density and its range to the training features."""

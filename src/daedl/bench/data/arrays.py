@@ -1,0 +1,107 @@
+"""Arrays in files: .npz of one's own, and the checks that every reader of arrays shares."""
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from daedl.bench.data.images import ImageSet
+
+Array = NDArray[Any]
+Pair = tuple[Tensor, Tensor]
+BROKEN = (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile)
+
+
+def read_npz(path: str | Path, split: str = "test") -> ImageSet:
+    """Arrays `images` and `labels` (N,) of a .npz file, with `class_names` (C,) if it holds them.
+
+    Images are uint8: (N, H, W) grey, (N, H, W, C) or (N, C, H, W) with 1 or 3 channels. Pickled objects
+    are refused.
+    """
+    path = Path(path)
+    expected = "a .npz archive with arrays `images` and `labels`"
+    with _readable(path, expected), path.open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        arrays = dict(archive.items()) if isinstance(archive, np.lib.npyio.NpzFile) else {}
+    missing = [key for key in ("images", "labels") if key not in arrays]
+    if missing:
+        raise ValueError(
+            f"{path} holds {', '.join(sorted(arrays)) or 'no named array'}; expected `images` and "
+            "`labels`: write it with np.savez(path, images=images, labels=labels)"
+        )
+    images, labels = tensors(channels_last(arrays["images"], path), arrays["labels"], path, path)
+    names = arrays.get("class_names")
+    class_names = None if names is None else tuple(str(name) for name in names)
+    return ImageSet(images, labels, path.stem, split, class_names)
+
+
+def read_npy(path: Path) -> Array:
+    """The array in a .npy file, mapped and not yet read; pickled objects are refused."""
+    with _readable(path, "a .npy array of numbers"):
+        return np.lib.format.open_memmap(path, mode="r")
+
+
+def channels_last(images: Array, path: Path) -> Array:
+    """Images (N, H, W), (N, H, W, C) or (N, C, H, W) as (N, H, W, C), if there is no doubt."""
+    shape = images.shape
+    if images.ndim == 3:
+        return images[..., None]
+    first, last = images.ndim == 4 and shape[1] in (1, 3), images.ndim == 4 and shape[3] in (1, 3)
+    if first == last:
+        raise ValueError(
+            f"images in {path} have shape {shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W) "
+            "with 1 or 3 channels and no doubt which axis they are: add the channel axis, or crop"
+        )
+    return images if last else images.transpose(0, 2, 3, 1)
+
+
+def tensors(images: Array, labels: Array, images_path: Path, labels_path: Path) -> Pair:
+    """uint8 (N, C, H, W) and int64 (N,) from images (N, H, W, C) and integer labels (N,) or (N, 1)."""
+    if images.dtype != np.uint8:
+        raise ValueError(
+            f"images in {images_path} are {images.dtype}; expected uint8 with values from 0 to 255: "
+            "convert with (images * 255).round().astype(np.uint8) if they are floats in [0, 1]"
+        )
+    if images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in images.shape:
+        raise ValueError(
+            f"images in {images_path} have shape {images.shape}; expected (N, H, W, C), at least one, "
+            "with 1 or 3 channels: is this the file that it is named after?"
+        )
+    if labels.dtype.kind not in "iu" or labels.shape not in ((len(labels),), (len(labels), 1)):
+        raise ValueError(
+            f"labels in {labels_path} are {labels.dtype} of shape {labels.shape}; expected integers "
+            "(N,): use labels.argmax(-1) if they are one-hot"
+        )
+    require_equal_counts(len(images), len(labels), images_path, labels_path)
+    # Copies: what a file was mapped or read to may not be written to, what a tensor holds may.
+    first = np.ascontiguousarray(images.transpose(0, 3, 1, 2)).copy()
+    second = labels.reshape(-1).astype(np.int64)
+    return torch.from_numpy(first), torch.from_numpy(second)
+
+
+def require_equal_counts(images: int, labels: int, images_path: Path, labels_path: Path) -> None:
+    """Raise unless there are as many labels as images."""
+    if images != labels:
+        raise ValueError(
+            f"{images_path} holds {images} images but {labels_path} {labels} labels; expected one label "
+            "for each image: take both files from the same set and split"
+        )
+
+
+@contextmanager
+def _readable(path: Path, expected: str) -> Iterator[None]:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file at {path}; expected {expected}: look at the path")
+    try:
+        yield
+    except BROKEN as error:
+        raise ValueError(
+            f"{path} is damaged, or not what its name says ({error}); expected {expected}: copy or "
+            "download it again"
+        ) from error

@@ -1,0 +1,149 @@
+"""A folder of PNG or JPEG images, one subfolder for each class: anybody's own data."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from daedl.bench.data.images import ImageSet
+from daedl.bench.data.root import DataWarning
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+FORMATS = ("PNG", "JPEG")
+MODES = {1: "L", 3: "RGB"}
+
+
+def read_folder(
+    path: str | Path,
+    *,
+    channels: int = 3,
+    size: int | tuple[int, int] | None = 32,
+    class_names: Sequence[str] | None = None,
+    labelled: bool = True,
+    split: str = "test",
+) -> ImageSet:
+    """Images of `path`/<class>/*.png, *.jpg, *.jpeg, in alphabetical order.
+
+    Args:
+        channels: 1 (grey) or 3 (colour); images are converted.
+        size: height and width that images are resized to, whatever their proportions; None if they have
+            the same size already.
+        class_names: subfolders in the order of the labels, e.g. those of the training set; by default
+            all subfolders, in alphabetical order.
+        labelled: False takes every image in and below `path`, all with label 0 and without class names.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"no folder at {folder}; expected a folder of images: look at the path"
+        )
+    if not labelled:
+        images = read_images(_files(folder.rglob("*"), folder), channels=channels, size=size)
+        labels = torch.zeros(len(images), dtype=torch.int64)
+        return ImageSet(images, labels, folder.name, split)
+    names = _classes(folder, class_names)
+    files = [_files((folder / name).iterdir(), folder / name) for name in names]
+    labels = torch.repeat_interleave(torch.tensor([len(each) for each in files]))
+    images = read_images([file for each in files for file in each], channels=channels, size=size)
+    return ImageSet(images, labels, folder.name, split, names)
+
+
+def read_images(
+    files: Sequence[str | Path], *, channels: int = 3, size: int | tuple[int, int] | None = 32
+) -> Tensor:
+    """The images (N, C, H, W), uint8, of PNG or JPEG `files`."""
+    shape = (size, size) if isinstance(size, int) else size
+    if channels not in MODES or (shape is not None and min(shape) < 1):
+        raise ValueError(
+            f"channels is {channels} and size {size}; expected 1 channel for grey or 3 for colour images, "
+            "and a size of at least 1"
+        )
+    if not files:
+        raise ValueError("there are no image files; expected at least one: pass PNG or JPEG files")
+    images = [_read(Path(file), channels, shape) for file in files]
+    for file, image in zip(files, images, strict=True):
+        if image.shape != images[0].shape:
+            raise ValueError(
+                f"{file} has {image.shape[1]}x{image.shape[2]} pixels but {files[0]} "
+                f"{images[0].shape[1]}x{images[0].shape[2]}; expected images of one size: give the size "
+                "that they are to be resized to"
+            )
+    return torch.stack(images)
+
+
+def _classes(folder: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
+    found = sorted(
+        each.name for each in folder.iterdir() if each.is_dir() and each.name[0] not in "._"
+    )
+    if not found:
+        raise ValueError(
+            f"{folder} has no subfolder; expected one for each class, named after it, with its images: "
+            "sort the images into subfolders, or pass labelled=False if they have no labels"
+        )
+    if wanted is None:
+        return tuple(found)
+    if missing := sorted(set(wanted) ^ set(found)):
+        raise ValueError(
+            f"{folder} has the subfolders {', '.join(found)}; expected {', '.join(wanted)}, the classes "
+            f"that the labels stand for: add, remove or rename {', '.join(missing)}"
+        )
+    return tuple(wanted)
+
+
+def _files(candidates: Iterable[Path], folder: Path) -> list[Path]:
+    files = sorted(each for each in candidates if each.is_file() and each.name[0] != ".")
+    images = [each for each in files if each.suffix.lower() in SUFFIXES]
+    if not images:
+        raise ValueError(
+            f"{folder} holds {len(files)} files, none of them PNG or JPEG; expected at least one image: "
+            "add images or remove the folder"
+        )
+    if others := sorted(set(files) - set(images)):
+        warnings.warn(
+            f"{len(others)} files in {folder} are left out, {others[0].name} the first of them; expected "
+            "PNG or JPEG: convert them if they are images",
+            DataWarning,
+            stacklevel=3,
+        )
+    return images
+
+
+def _read(file: Path, channels: int, shape: tuple[int, int] | None) -> Tensor:
+    with _readable(file), Image.open(file, formats=FORMATS) as opened:
+        # Cameras note how they were held instead of turning the image.
+        image = _eight_bits(ImageOps.exif_transpose(opened)).convert(MODES[channels])
+        if shape is not None:
+            image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+        pixels = np.array(image, dtype=np.uint8)
+    return torch.from_numpy(pixels).reshape(*pixels.shape[:2], channels).permute(2, 0, 1)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Pillow would cut 16-bit grey values off at 255 instead of scaling them."""
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    try:
+        with warnings.catch_warnings():
+            # Pillow only warns of an image so large that it may be meant to fill the memory.
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise ValueError(
+            f"{file} is refused: {error}; expected a picture of at most {Image.MAX_IMAGE_PIXELS:,} "
+            "pixels: make it smaller"
+        ) from error
+    # Decoders fail on damaged images in many ways, SyntaxError and struct.error among them.
+    except Exception as error:
+        raise ValueError(
+            f"{file} can't be read ({error}); expected a PNG or JPEG image: export it again or remove it"
+        ) from error

@@ -1,0 +1,102 @@
+"""Data sets by name: found under the data root, downloaded if they aren't there, read and checked."""
+
+import hashlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from daedl.bench.data import cifar, corrupted, idx, svhn
+from daedl.bench.data.arrays import Pair
+from daedl.bench.data.images import ImageSet
+from daedl.bench.data.noise import noise
+from daedl.bench.data.obtain import local, obtain
+from daedl.bench.data.root import DataWarning, data_root
+from daedl.bench.data.sources import Source, find, sources
+from daedl.names import look_up
+
+# Each takes the files of a split and, where there are any, the severity.
+READERS: Mapping[str, Callable[[Sequence[Path], int | None], Pair]] = MappingProxyType(
+    {
+        "idx": lambda paths, _: idx.read(*paths),
+        "cifar": lambda paths, _: cifar.read(paths),
+        "svhn": lambda paths, _: svhn.read(*paths),
+        "npy": lambda paths, severity: corrupted.read(paths[0], paths[1], severity),
+    }
+)
+# As CIFAR's images, and as MNIST's.
+NOISES: Mapping[str, tuple[int, int, int]] = MappingProxyType(
+    {"noise": (3, 32, 32), "noise-grey": (1, 28, 28)}
+)
+NOISE_SEEDS: Mapping[str, int] = MappingProxyType({"test": 0, "train": 1})
+
+
+def available() -> tuple[str, ...]:
+    """Every name that `load` knows, whether its files are there or not."""
+    return (*(name for source in sources().values() for name in source.names()), *NOISES)
+
+
+def present(name: str, split: str = "test", root: str | Path | None = None) -> bool:
+    """Whether `load` can do without a download."""
+    if name in NOISES:
+        return split in NOISE_SEEDS
+    wanted, folder = find(name, sources()), data_root(root)
+    return all(local(wanted.source, file, folder) for file in wanted.files(split))
+
+
+def load(
+    name: str,
+    split: str = "test",
+    root: str | Path | None = None,
+    download: bool = True,
+    *,
+    table: Mapping[str, Source] | None = None,
+) -> ImageSet:
+    """The data set `name`, one of `available()`.
+
+    Args:
+        split: "train" or "test".
+        root: the folder with the data; by default `data_root()`.
+        download: whether files that aren't there may be downloaded; else they are an error that says
+            which file to put where.
+        table: data sets by name; by default those of sets.toml.
+
+    Local files are used as they are: one whose checksum is not the published one gets a `DataWarning`.
+    """
+    table = sources() if table is None else table
+    look_up({**table, **NOISES}, name.partition("/")[0], "data set")
+    if name in NOISES:
+        seed = look_up(NOISE_SEEDS, split, f"split of {name}")
+        return noise(NOISES[name], seed=seed, split=split)
+    wanted, folder = find(name, table), data_root(root)
+    source = wanted.source
+    paths = obtain(wanted, split, folder, download)
+    images, labels = READERS[source.format](paths, wanted.severity)
+    if tuple(images.shape[1:]) != source.shape:
+        raise ValueError(
+            f"images in {paths[0]} have shape {tuple(images.shape[1:])}; expected {source.shape}, that of "
+            f"{name}: look for a file of another set"
+        )
+    try:
+        loaded = ImageSet(images, labels, name, split, source.class_names)
+    except ValueError as error:
+        raise ValueError(f"{paths[-1]}: {error}") from error
+    _warn_of_others(source, paths, folder)
+    return loaded
+
+
+def _warn_of_others(source: Source, paths: Sequence[Path], root: Path) -> None:
+    published = {path: source.md5.get(path.relative_to(root).as_posix()) for path in paths}
+    if others := [str(path) for path, md5 in published.items() if md5 and md5 != _md5(path)]:
+        warnings.warn(
+            f"{', '.join(others)}: read without complaint, but the checksum is not the published one; "
+            f"expected {source.name} as published: remove the file to have it downloaded, or compare "
+            "figures with care",
+            DataWarning,
+            stacklevel=3,
+        )
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

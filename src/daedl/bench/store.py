@@ -1,0 +1,59 @@
+"""The cache of trained networks and their outputs, by the digest of what they were made from."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from daedl.classifier import Classifier
+from daedl.outputs import Outputs
+from daedl.storage import require_writable, write_atomically
+
+
+class Store:
+    """A folder with a subfolder for each trained network; every file is whole or absent."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        require_writable(folder)
+        self.folder = folder
+
+    def _place(self, key: str) -> Path:
+        place = self.folder / key
+        place.mkdir(exist_ok=True)
+        return place
+
+    def checkpoint(self, key: str) -> Path:
+        """Where the training of `key` leaves its checkpoint, to go on after an interruption."""
+        return self._place(key) / "training.ckpt"
+
+    def classifier(self, key: str, train: Callable[[], Classifier]) -> Classifier:
+        """The trained classifier of `key`, trained now if it isn't there; then its checkpoint goes."""
+        path = self._place(key) / "model.daedl"
+        if path.exists():
+            return Classifier.load(path)
+        classifier = train()
+        classifier.save(path)
+        self.checkpoint(key).unlink(missing_ok=True)
+        return classifier
+
+    def outputs(
+        self, key: str, name: str, collect: Callable[[], tuple[Outputs, Tensor]]
+    ) -> tuple[Outputs, Tensor]:
+        """Outputs of the network of `key` on the data `name`, and the targets; collected if need be."""
+        path = self._place(key) / f"{name.replace('/', '_')}.safetensors"
+        if path.exists():
+            try:
+                found = safetensors.torch.load_file(path)
+                return Outputs(found["features"], found["logits"]), found["targets"]
+            except (SafetensorError, KeyError) as error:
+                raise ValueError(
+                    f"{path} is not a whole file of outputs ({error}); expected one written by a run: "
+                    "delete it, and it is made again"
+                ) from error
+        outputs, targets = collect()
+        tensors = {"features": outputs.features, "logits": outputs.logits, "targets": targets}
+        write_atomically(path, safetensors.torch.save(tensors))
+        return outputs, targets

@@ -1,0 +1,93 @@
+"""CIFAR batches: read, and never run."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from daedl.bench.data import cifar
+
+DATA = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
+
+
+def written(path: Path, content: object, protocol: int = 4) -> Path:
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    return path
+
+
+@pytest.mark.parametrize("key", ["labels", b"labels", "fine_labels"])
+@pytest.mark.parametrize("by_column", [False, True])
+def test_batches_come_one_after_the_other(tmp_path, key, by_column):
+    data = np.asfortranarray(DATA) if by_column else DATA
+    names = ("data", key) if isinstance(key, str) else (b"data", key)
+    first = written(tmp_path / "one", dict(zip(names, (data, [0, 1, 2, 3]), strict=True)))
+    second = written(tmp_path / "two", dict(zip(names, (data[:2], [4, 5]), strict=True)))
+    images, labels = cifar.read([first, second])
+    assert images.dtype == torch.uint8
+    assert images.shape == (6, 3, 32, 32)
+    assert np.array_equal(images[:4].numpy().reshape(4, -1), DATA)
+    assert labels.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+class Evil:
+    """What a pickle may do when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+class EvilByName(Evil):
+    def __reduce__(self):
+        return (exec, (f"open({str(self.path)!r}, 'w').close()",))
+
+
+@pytest.mark.parametrize("evil", [Evil, EvilByName])
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, evil, protocol):
+    mark = tmp_path / "mark"
+    content = {"data": DATA if protocol < 5 else b"", "labels": [0, 1, 2, evil(mark)]}
+    path = written(tmp_path / "data_batch_1", content, protocol)
+    with pytest.raises(ValueError, match="refused, and nothing in it was run") as caught:
+        cifar.read([path])
+    assert str(path) in str(caught.value)
+    assert not mark.exists()
+    pickle.loads(path.read_bytes())
+    assert mark.exists()  # the file would have done harm
+
+
+def test_what_is_admitted_runs_none_of_numpys_code(tmp_path):
+    path = written(tmp_path / "batch", {"data": np.array([{}], dtype=object), "labels": [0]})
+    with pytest.raises(ValueError, match="no array under `data`"):
+        cifar.read([path])
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([1, 2], "holds a list"),
+        ({"labels": [0]}, "no array under `data`"),
+        ({"data": DATA[:, :5], "labels": [0] * 4}, r"shape \(4, 5\)"),
+        ({"data": DATA.astype(np.int16), "labels": [0] * 4}, "type 'i2'"),
+        ({"data": DATA}, "no list of integers"),
+        ({"data": DATA, "labels": ["cat"] * 4}, "no list of integers"),
+        ({"data": DATA, "labels": [0]}, "4 images but .* 1 labels"),
+    ],
+)
+def test_other_content_is_named(tmp_path, content, text):
+    path = written(tmp_path / "batch", content)
+    with pytest.raises(ValueError, match=text) as caught:
+        cifar.read([path])
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("length", [0, 1, 50, 2000])
+def test_truncated_batches_are_named(tmp_path, length):
+    path = written(tmp_path / "batch", {"data": DATA, "labels": [0] * 4})
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(ValueError, match="expected a CIFAR batch"):
+        cifar.read([path])

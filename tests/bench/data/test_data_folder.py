@@ -1,0 +1,151 @@
+"""Folders of images: converted, resized, labelled by subfolder; what can't be read is named."""
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from daedl.bench.data import DataWarning, read_folder, read_images
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
+
+
+def save(path: Path, pixels: np.ndarray, **options) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two cats and one dog, 8x8, and hidden files."""
+    save(tmp_path / "pets" / "dog" / "1.PNG", PIXELS[0])
+    save(tmp_path / "pets" / "cat" / "1.png", PIXELS[1])
+    save(tmp_path / "pets" / "cat" / "2.png", PIXELS[2])
+    (tmp_path / "pets" / "cat" / ".DS_Store").write_bytes(b"")
+    (tmp_path / "pets" / ".git").mkdir()
+    return tmp_path / "pets"
+
+
+def test_classes_are_the_subfolders_in_alphabetical_order(folder):
+    found = read_folder(folder, size=None, split="train")
+    assert found.class_names == ("cat", "dog")
+    assert found.labels.tolist() == [0, 0, 1]
+    assert np.array_equal(found.images.permute(0, 2, 3, 1).numpy(), PIXELS[[1, 2, 0]])
+    assert (found.name, found.split) == ("pets", "train")
+
+
+def test_class_names_give_the_order_of_the_labels(folder):
+    found = read_folder(folder, class_names=("dog", "cat"))
+    assert found.labels.tolist() == [0, 1, 1]
+    assert found.shape == (3, 32, 32)
+    with pytest.raises(ValueError, match="add, remove or rename cow, dog"):
+        read_folder(folder, class_names=("cow", "cat"))
+
+
+def test_without_labels_every_image_below_is_taken(folder):
+    save(folder / "top.png", PIXELS[3])
+    found = read_folder(folder, labelled=False)
+    assert len(found) == 4
+    assert found.class_names is None
+    assert found.labels.unique().tolist() == [0]
+
+
+def test_images_are_resized_to_height_and_width(tmp_path):
+    path = save(tmp_path / "wide.png", np.zeros((10, 20, 3), np.uint8))
+    assert read_images([path], size=(4, 6)).shape == (1, 3, 4, 6)
+    assert read_images([path], size=5, channels=1).shape == (1, 1, 5, 5)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "RGB"])
+def test_every_mode_becomes_colour_or_grey(tmp_path, mode):
+    picture = Image.fromarray(np.full((4, 4, 3), 255, np.uint8)).convert(mode)
+    picture.save(tmp_path / "white.png")
+    for channels in (1, 3):
+        image = read_images([tmp_path / "white.png"], channels=channels, size=None)
+        assert image.shape == (1, channels, 4, 4)
+        assert (image == 255).all()
+
+
+def test_sixteen_bits_are_scaled_not_cut_off(tmp_path):
+    path = save(tmp_path / "deep.png", np.array([[0, 256, 65535]], dtype=np.uint16))
+    assert read_images([path], channels=1, size=None).flatten().tolist() == [0, 1, 255]
+
+
+def test_a_photograph_is_turned_as_its_camera_was_held(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = save(tmp_path / "photo.jpg", np.zeros((4, 12, 3), np.uint8), exif=exif)
+    assert read_images([path], size=None).shape == (1, 3, 12, 4)
+
+
+def test_mixed_sizes_need_a_size(folder):
+    save(folder / "dog" / "2.png", PIXELS[0][:5])
+    with pytest.raises(ValueError, match=r"2.png has 5x8 pixels but .*1.png 8x8"):
+        read_folder(folder, size=None)
+    assert len(read_folder(folder)) == 4
+
+
+def test_empty_folders_are_named(folder, tmp_path):
+    (folder / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"empty holds 0 files, none of them PNG or JPEG"):
+        read_folder(folder)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(ValueError, match=r"nothing has no subfolder"):
+        read_folder(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="no folder at"):
+        read_folder(tmp_path / "nowhere")
+
+
+def test_other_files_are_left_out_with_a_warning(folder):
+    (folder / "cat" / "notes.txt").write_text("meow")
+    with pytest.warns(DataWarning, match=r"1 files in .*cat are left out, notes.txt"):
+        assert len(read_folder(folder)) == 3
+
+
+def test_impossible_options_are_refused(folder):
+    for options in ({"channels": 2}, {"size": 0}):
+        with pytest.raises(ValueError, match="expected 1 channel for grey or 3"):
+            read_folder(folder, **options)
+    with pytest.raises(ValueError, match="expected at least one"):
+        read_images([])
+
+
+@pytest.mark.parametrize("kind", ["text", "cut", "empty", "gif"])
+def test_an_unreadable_image_is_named(folder, kind):
+    buffer = io.BytesIO()
+    Image.fromarray(PIXELS[0]).save(buffer, "GIF")
+    whole = (folder / "cat" / "1.png").read_bytes()
+    content = {"text": b"hello", "cut": whole[: len(whole) // 2], "empty": b"", "gif": buffer}
+    bad = content[kind]
+    (folder / "dog" / "bad.png").write_bytes(bad.getvalue() if kind == "gif" else bad)
+    with pytest.raises(ValueError, match=r"bad.png can't be read"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize("side", [10_000, 50_000])
+def test_a_decompression_bomb_is_refused(folder, side):
+    """A PNG of few bytes that announces 100 million pixels or more."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
+    data = chunk(b"IDAT", zlib.compress(bytes(100)))
+    (folder / "dog" / "bomb.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b"")
+    )
+    with pytest.raises(ValueError, match=r"bomb.png is refused"):
+        read_folder(folder)
+
+
+def test_images_may_be_written_to(folder):
+    images = read_folder(folder).images
+    images += 1
+    assert images.dtype == torch.uint8

@@ -1,0 +1,72 @@
+"""IDX files: read plain and gzipped; damaged ones are named."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from daedl.bench.data import idx
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+LABELS = np.array([3, 1, 4, 1, 5], dtype=np.uint8)
+
+
+def content(array: np.ndarray) -> bytes:
+    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+    return header + array.tobytes()
+
+
+def written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("wrap", [bytes, gzip.compress])
+def test_images_and_labels_come_back(tmp_path, wrap):
+    images = written(tmp_path / "images", wrap(content(PIXELS)))
+    labels = written(tmp_path / "labels", wrap(content(LABELS)))
+    pixels, targets = idx.read(images, labels)
+    assert pixels.dtype == torch.uint8
+    assert targets.dtype == torch.int64
+    assert np.array_equal(pixels[:, 0].numpy(), PIXELS)
+    assert targets.tolist() == LABELS.tolist()
+
+
+def test_counts_that_differ_name_both_files(tmp_path):
+    images = written(tmp_path / "images", content(PIXELS))
+    labels = written(tmp_path / "labels", content(LABELS[:4]))
+    with pytest.raises(ValueError, match=r"images holds 5 images but .*labels 4 labels"):
+        idx.read(images, labels)
+
+
+ZIPPED = gzip.compress(content(PIXELS), mtime=0)
+HUGE = struct.pack(">HBB3I", 0, 8, 3, 1 << 20, 1 << 10, 1 << 10)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (content(LABELS), "starts with the bytes 00000801; expected 00000803, IDX images"),
+        (b"\x00\x00\x0d\x03" + content(PIXELS)[4:], "starts with the bytes 00000d03"),
+        (b"<html>not found</html>", "starts with the bytes"),
+        (b"", "starts with the bytes of nothing"),
+        (content(PIXELS)[:10], "ends within its header"),
+        (content(PIXELS)[:-1], r"announces 60 bytes \(5, 4, 3\), but only 59"),
+        (content(PIXELS) + b"\x00", "but more follow"),
+        (ZIPPED[:-12], "truncated gzip"),
+        (ZIPPED[:3], "truncated gzip"),
+        (ZIPPED[:-8] + bytes(8), "damaged or truncated gzip"),
+        (HUGE, "announces values of shape"),
+        (gzip.compress(HUGE), "announces values of shape"),
+        (content(PIXELS[:0]), "expected some"),
+    ],
+    ids=range(13),
+)
+def test_damaged_files_are_named(tmp_path, data, text):
+    path = written(tmp_path / "images", data)
+    with pytest.raises(ValueError, match=text) as caught:
+        idx.read_idx(path, 3)
+    assert str(path) in str(caught.value)

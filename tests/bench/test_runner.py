@@ -1,0 +1,195 @@
+"""Running experiments: one training for all that comes after, nothing twice, failures told."""
+
+import pytest
+import torch
+
+from daedl.bench import rows
+from daedl.bench.data import ImageSet
+from daedl.bench.runner import run
+from daedl.bench.spec import catalogue, cell_key, training_key
+from daedl.bench.store import Store
+from daedl.networks import ConvNet
+
+SPEC = """
+[protocol.tiny]
+title = "two epochs of a small network"
+data = "stripes"
+validation = 60
+network = { name = "ConvNet", in_channels = 1, num_classes = 3, image_size = 8, channels = 4 }
+training = { max_epochs = 2, batch_size = 32, learning_rate = 1e-3, lr_decay = 0.95, patience = 5 }
+
+[method.plus]
+name = "edl+"
+spectral = "default"
+
+[method.full]
+name = "daedl"
+
+[method.tied]
+name = "daedl"
+covariance = "tied"
+
+[method.softmax]
+name = "softmax"
+
+[experiment.tiny]
+title = "Stripes against noise"
+protocol = "tiny"
+methods = ["plus", "full", "tied"]
+test = "stripes"
+ood = ["noise"]
+"""
+
+
+def load(name, split):
+    generator = torch.Generator().manual_seed(
+        ["stripes", "noise"].index(name) * 2 + (split == "test")
+    )
+    labels = torch.arange(300) % 3
+    images = torch.randint(0, 60, (300, 1, 8, 8), generator=generator)
+    if name == "stripes":
+        for c in range(3):
+            images[labels == c, :, 2 * c : 2 * c + 3] += 180
+    return ImageSet(images.to(torch.uint8), labels, name, split)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "cache")
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """How many images went through a network; single blank ones, by which it measures itself, aside."""
+    counted = []
+    forward = ConvNet.forward
+
+    def counting(self, images):
+        counted.append(len(images) if len(images) > 1 else 0)
+        return forward(self, images)
+
+    monkeypatch.setattr(ConvNet, "forward", counting)
+    return counted
+
+
+def go(store, tmp_path, **arguments):
+    return run(
+        catalogue(SPEC),
+        "tiny",
+        load=load,
+        store=store,
+        results=tmp_path / "rows.jsonl",
+        **arguments,
+    )
+
+
+def test_one_training_serves_the_density_on_and_off(store, tmp_path, passes):
+    assert go(store, tmp_path) == []
+    found = rows.load(tmp_path / "rows.jsonl")
+    assert {row.method for row in found} == {"plus", "full", "tied"}
+    assert len(list(store.folder.iterdir())) == 1
+    once = sum(passes)
+    alone = Store(tmp_path / "alone")
+    go(alone, alone.folder, methods=["full"])
+    assert sum(passes) - once == once  # a single density costs as many passes as all of them
+
+
+def test_accuracy_is_the_same_with_and_without_density(store, tmp_path):
+    go(store, tmp_path)
+    accuracy = {
+        row.method: row.value
+        for row in rows.load(tmp_path / "rows.jsonl")
+        if row.metric == "accuracy"
+    }
+    assert accuracy["plus"] == accuracy["full"] == accuracy["tied"]
+
+
+def test_a_second_identical_run_costs_nothing(store, tmp_path, passes):
+    go(store, tmp_path)
+    before, held = sum(passes), (tmp_path / "rows.jsonl").read_bytes()
+    assert go(store, tmp_path) == []
+    assert sum(passes) == before
+    assert (tmp_path / "rows.jsonl").read_bytes() == held
+
+
+def test_a_failed_cell_does_not_stop_the_others(store, tmp_path, monkeypatch):
+    from daedl.methods import DAEDL
+
+    fit = DAEDL.fit
+
+    def failing(self, outputs, targets):
+        if self.covariance == "tied":
+            raise ValueError("no luck")
+        return fit(self, outputs, targets)
+
+    monkeypatch.setattr(DAEDL, "fit", failing)
+    (failure,) = go(store, tmp_path, methods=["tied", "full"], seeds=[3])
+    assert str(failure) == "tied, seed 3: ValueError: no luck"
+    assert {row.method for row in rows.load(tmp_path / "rows.jsonl")} == {"full"}
+
+
+def test_an_interrupted_run_goes_on(store, tmp_path, monkeypatch, passes):
+    """Stopped in the second epoch; the next run trains that one alone."""
+    from daedl.training import loop
+
+    once = loop.Run._train_epoch
+
+    def interrupting(self, epoch, shown):
+        if epoch == 1:
+            raise KeyboardInterrupt
+        return once(self, epoch, shown)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Run, "_train_epoch", interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            go(store, tmp_path, methods=["full"])
+    assert go(store, tmp_path, methods=["full"]) == []
+    whole = Store(tmp_path / "whole")
+    run(
+        catalogue(SPEC),
+        "tiny",
+        load=load,
+        store=whole,
+        results=tmp_path / "w.jsonl",
+        methods=["full"],
+    )
+    ours, theirs = (
+        [row.value for row in rows.load(tmp_path / name)] for name in ("rows.jsonl", "w.jsonl")
+    )
+    assert ours == theirs
+
+
+def test_keys_tell_apart_what_differs():
+    tiny = catalogue(SPEC)
+    protocol = tiny.protocols["tiny"]
+    plus, full, tied = (tiny.method(name) for name in ("plus", "full", "tied"))
+    assert training_key(protocol, plus, 0) == training_key(protocol, full, 0)
+    assert training_key(protocol, plus, 0) != training_key(protocol, plus, 1)
+    assert training_key(protocol, plus, 0) != training_key(protocol, tiny.method("softmax"), 0)
+    assert len({cell_key(protocol, m, 0) for m in (plus, full, tied)}) == 3
+
+
+def test_shipped_experiments_are_whole():
+    shipped = catalogue()
+    for experiment in shipped.experiments.values():
+        assert experiment.protocol.build().num_classes == 10
+        assert all(shipped.method(name) for name in experiment.methods)
+    assert shipped.method("exp+de").spectral is None
+    assert shipped.method("exp+sn").spectral == shipped.method("daedl").spectral
+
+
+def test_unknown_names_get_a_suggestion(store, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"unknown experiment 'mnist-odd'.*did you mean 'mnist-ood'"
+    ):
+        catalogue().experiment("mnist-odd")
+    with pytest.raises(ValueError, match="did you mean 'tied'"):
+        go(store, tmp_path, methods=["tie"])
+
+
+def test_damaged_outputs_are_named(store, tmp_path):
+    go(store, tmp_path, methods=["plus"])
+    (path,) = store.folder.glob("*/noise.safetensors")
+    path.write_bytes(path.read_bytes()[:100])
+    (failure,) = go(store, tmp_path, methods=["full"])
+    assert "not a whole file of outputs" in str(failure)
