@@ -1,0 +1,156 @@
+"""Written sets: the published layout, whole or not at all, gone on with after an interruption."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from daedl.bench.corruptions import CIFAR10_C, corrupt, generate
+
+NAMES = ["shot_noise", "stripe", "scale"]
+LABELS = torch.tensor([3, 1, 4, 1])
+
+
+@pytest.fixture
+def digits(pictures):
+    return pictures["mnist-c"][:4]
+
+
+def everything(folder):
+    """Contents and times of all files below `folder`."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        str(each.relative_to(folder)): (each.read_bytes(), each.stat().st_mtime_ns)
+        for each in files
+    }
+
+
+def test_mnist_c_is_laid_out_as_published(tmp_path, digits):
+    home = generate(digits, LABELS, tmp_path / "data", "mnist-c", NAMES, seed=3, progress=False)
+    assert home == tmp_path / "data" / "mnist_c"
+    assert set(everything(home)) == {"generated.json"} | {
+        f"{name}/test_{part}.npy" for name in NAMES for part in ("images", "labels")
+    }
+    for name in NAMES:
+        images = np.load(home / name / "test_images.npy")
+        labels = np.load(home / name / "test_labels.npy")
+        assert (images.dtype, images.shape) == (np.uint8, (4, 28, 28, 1))
+        assert (labels.dtype, labels.tolist()) == (np.uint8, LABELS.tolist())
+        ours = corrupt(digits, name, 1, "mnist-c", seed=3).permute(0, 2, 3, 1)
+        assert np.array_equal(images, ours.numpy())
+    record = json.loads((home / "generated.json").read_text())
+    assert (record["seed"], record["names"]) == (3, sorted(NAMES))
+
+
+def test_cifar10_c_is_laid_out_as_published(tmp_path, pictures):
+    images = pictures["cifar10-c"][:2]
+    home = generate(images, torch.tensor([7, 9]), tmp_path, "cifar10-c", progress=False)
+    assert home == tmp_path / "CIFAR-10-C"
+    names = {"labels", *CIFAR10_C.corruptions}
+    assert set(everything(home)) == {"generated.json"} | {f"{name}.npy" for name in names}
+    assert np.load(home / "labels.npy").tolist() == [7, 9] * 5
+    for name in CIFAR10_C.corruptions:
+        made = np.load(home / f"{name}.npy")
+        assert (made.dtype, made.shape) == (np.uint8, (10, 32, 32, 3))
+    fog = np.load(home / "fog.npy").reshape(5, 2, 32, 32, 3)
+    for severity in (1, 5):
+        ours = corrupt(images, "fog", severity, "cifar10-c").permute(0, 2, 3, 1)
+        assert np.array_equal(fog[severity - 1], ours.numpy())
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, digits):
+    # A file in the place of the second corruption's folder stops the run there.
+    home = tmp_path / "mnist_c"
+    home.mkdir()
+    obstacle = home / "stripe"
+    obstacle.write_text("")
+    with pytest.raises(OSError, match=r"cannot create the folder .*stripe.*choose another"):
+        generate(digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
+    first = everything(home / "shot_noise")
+    assert set(first) == {"test_images.npy", "test_labels.npy"}
+    assert not any(path.name.startswith(".") for path in home.rglob("*"))
+    assert not (home / "scale").exists()
+    obstacle.unlink()
+    generate(digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
+    assert everything(home / "shot_noise") == first
+    fresh = generate(digits, LABELS, tmp_path / "fresh", "mnist-c", NAMES, progress=False)
+    contents = {name: data for name, (data, _) in everything(fresh).items()}
+    assert {name: data for name, (data, _) in everything(home).items()} == contents
+
+
+def test_a_second_run_changes_nothing(tmp_path, digits):
+    home = generate(digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
+    before = everything(home)
+    generate(digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
+    assert everything(home) == before
+
+
+def test_files_of_others_are_kept_and_not_claimed(tmp_path, digits):
+    theirs = tmp_path / "mnist_c" / "stripe" / "test_images.npy"
+    theirs.parent.mkdir(parents=True)
+    np.save(theirs, np.zeros((4, 28, 28, 1), dtype=np.uint8))
+    home = generate(digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
+    assert np.load(theirs).max() == 0
+    assert np.load(theirs.with_name("test_labels.npy")).tolist() == LABELS.tolist()
+    assert "stripe" not in json.loads((home / "generated.json").read_text())["names"]
+
+
+def test_another_seed_or_other_images_do_not_mix(tmp_path, digits):
+    generate(digits, LABELS, tmp_path, "mnist-c", NAMES[:1], progress=False)
+    with pytest.raises(ValueError, match=r"seed 0.*expected mnist-c, 1.*choose another folder"):
+        generate(digits, LABELS, tmp_path, "mnist-c", NAMES, seed=1, progress=False)
+    with pytest.raises(ValueError, match="the same images"):
+        generate(255 - digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:1000]), "is no whole .npy file"),
+        (lambda file: file.write_bytes(b"not numbers"), "is no whole .npy file"),
+        (lambda file: file.write_bytes(b""), "is no whole .npy file"),
+        (lambda file: np.save(file, np.zeros((9, 28, 28, 1), dtype=np.uint8)), r"shape \(9, 28"),
+        (lambda file: np.save(file, np.zeros((4, 28, 28, 1))), "holds float64"),
+        (lambda file: np.save(file.with_name("test_labels.npy"), [0, 0, 0, 0]), "other labels"),
+        (lambda file: (file.parents[1] / "generated.json").write_text("{"), "is damaged"),
+    ],
+)
+def test_damaged_files_are_named_and_left_alone(tmp_path, digits, spoil, match):
+    home = generate(digits, LABELS, tmp_path, "mnist-c", NAMES[:1], progress=False)
+    spoil(home / "shot_noise" / "test_images.npy")
+    before = everything(home)
+    with pytest.raises(ValueError, match=match):
+        generate(digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
+    assert everything(home) == before
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "match"),
+    [
+        (LABELS[:3], ValueError, r"shape \(3,\) for 4 images; expected one label an image"),
+        (LABELS.float(), TypeError, r"labels are torch.float32; expected.*long\(\)"),
+        ([3, 1, 4, 1], TypeError, "labels are a list"),
+        (LABELS + 255, ValueError, "labels run from 256 to 259"),
+    ],
+)
+def test_wrong_labels_are_refused(tmp_path, digits, labels, error, match):
+    with pytest.raises(error, match=match):
+        generate(digits, labels, tmp_path / "new", "mnist-c", NAMES, progress=False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_wrong_names_and_places_are_refused(tmp_path, digits):
+    with pytest.raises(ValueError, match="did you mean 'stripe'"):
+        generate(digits, LABELS, tmp_path, "mnist-c", ["stripes"], progress=False)
+    with pytest.raises(TypeError, match=r"pass \['stripe'\]"):
+        generate(digits, LABELS, tmp_path, "mnist-c", "stripe", progress=False)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot create the folder"):
+        generate(digits, LABELS, tmp_path / "file", "mnist-c", NAMES, progress=False)
+
+
+def test_progress_is_shown(tmp_path, digits, capsys):
+    generate(digits, LABELS, tmp_path, "mnist-c", NAMES[:1])
+    assert "MNIST-C shot_noise" in capsys.readouterr().out
