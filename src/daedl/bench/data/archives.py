@@ -1,6 +1,7 @@
 """Taking files out of archives, without trusting them."""
 
 import gzip
+import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -40,10 +41,16 @@ def _unzip(archive: Path, names: set[str], folder: str) -> list[str]:
 
 
 def _untar(archive: Path, names: set[str], folder: str) -> list[str]:
+    """Only contents are taken: names are ours, and modes, owners and links stay in the archive."""
     found = []
     with tarfile.open(archive) as opened:
         for member in opened:
-            if member.name in names and member.isfile():
-                opened.extract(member, folder, filter="data")
-                found.append(member.name)
+            content = opened.extractfile(member) if member.isfile() else None
+            if member.name not in names or content is None:
+                continue
+            path = Path(folder) / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                shutil.copyfileobj(content, file)
+            found.append(member.name)
     return found
