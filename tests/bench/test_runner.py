@@ -43,7 +43,7 @@ ood = ["noise"]
 
 def load(name, split):
     generator = torch.Generator().manual_seed(
-        ["stripes", "noise"].index(name) * 2 + (split == "test")
+        ["stripes", "noise", "others"].index(name) * 2 + (split == "test")
     )
     labels = torch.arange(300) % 3
     images = torch.randint(0, 60, (300, 1, 8, 8), generator=generator)
@@ -110,6 +110,17 @@ def test_a_second_identical_run_costs_nothing(store, tmp_path, passes):
     assert go(store, tmp_path) == []
     assert sum(passes) == before
     assert (tmp_path / "rows.jsonl").read_bytes() == held
+
+
+def test_one_more_unknown_set_costs_that_set_alone(store, tmp_path, passes):
+    go(store, tmp_path, methods=["full"])
+    before, held = sum(passes), rows.load(tmp_path / "rows.jsonl")
+    more = catalogue(SPEC.replace('ood = ["noise"]', 'ood = ["noise", "others"]'))
+    arguments = {"load": load, "store": store, "results": tmp_path / "rows.jsonl"}
+    assert run(more, "tiny", methods=["full"], **arguments) == []
+    assert sum(passes) - before == 300
+    added = rows.load(tmp_path / "rows.jsonl")[len(held) :]
+    assert {row.data for row in added} == {"others"}
 
 
 def test_a_failed_cell_does_not_stop_the_others(store, tmp_path, monkeypatch):

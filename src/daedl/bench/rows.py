@@ -35,7 +35,8 @@ class Row:
 
     Attributes:
         value: as `daedl.metrics` gives it, a share of 1 and not of 100; None where it is undefined.
-        seconds: that training took, the fit of the density included.
+        seconds: that training and the fit of the density took; of a runner's cell all that it did,
+            without what came from the cache.
         torch, daedl: versions.
         spec: digest of the specification, where there is one.
         commit: of the checkout that the library was run from, or "unknown".

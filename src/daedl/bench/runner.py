@@ -1,7 +1,7 @@
 """Running experiments: each cell is one method with one seed; rows are kept as soon as they exist."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -102,16 +102,18 @@ class Cell:
         outputs, targets = self._outputs(name, lambda: self.load(name, "test"))
         return self.method.predict(outputs, fitted), targets
 
-    def measure(self) -> list[Row]:
-        """Train or take from the cache, predict, and ask every question of the experiment."""
+    def measure(self, wanted: Collection[str]) -> list[Row]:
+        """Train or take from the cache, predict, and ask the questions about the sets `wanted`."""
         started = time.perf_counter()
         fitted = None
         if self.method.fits:
             fitted = self.method.fit(*self._outputs("train", lambda: self._parts[1]))
         experiment = self.experiment
         inside, targets = self._predict(experiment.test, fitted)
-        found = {experiment.test: tasks.classification(inside, targets)}
-        for name in experiment.ood:
+        found = {}
+        if experiment.test in wanted:
+            found[experiment.test] = tasks.classification(inside, targets)
+        for name in (each for each in experiment.ood if each in wanted):
             found[name] = tasks.ood_detection(inside, self._predict(name, fitted)[0])
         seconds = time.perf_counter() - started
         return [self._row(each, data, seconds) for data, all_ in found.items() for each in all_]
@@ -160,7 +162,7 @@ def run(
                 continue
             progress.starts(f"{experiment.name} · {label} · seed {seed}")
             try:
-                rows.append(results, [row for row in cell.measure() if row.data in missing])
+                rows.append(results, cell.measure(missing))
             except Exception as error:
                 failures.append(Failure(label, seed, error))
     return failures
