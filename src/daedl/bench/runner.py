@@ -19,7 +19,7 @@ from daedl.classifier import Classifier
 from daedl.methods import Method
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
-from daedl.training import fit
+from daedl.training import History, fit
 
 Load = Callable[[str, str], ImageSet]
 
@@ -70,16 +70,18 @@ class Cell:
     def _classifier(self) -> Classifier:
         return self.store.classifier(self._training_key, self._train)
 
-    def _train(self) -> Classifier:
+    def _train(self) -> tuple[Classifier, History]:
         """Train as the method that shares its training does, without what comes after."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = self.experiment.protocol.build()
+        # Convolutions on a CPU are a fifth faster so, with the same results.
+        network.to(memory_format=torch.channels_last)
         classifier = Classifier(network, self.method.trained_as())
         options = dict(self.experiment.protocol.training)
         val, train = self._parts
         size = options.pop("batch_size")
-        fit(
+        history = fit(
             classifier,
             train.batches(size, shuffle=True, seed=self.seed),
             val.batches(size),
@@ -90,7 +92,7 @@ class Cell:
             progress=self.progress.show,
             **options,
         )
-        return classifier
+        return classifier, history
 
     def _outputs(self, name: str, images: Callable[[], ImageSet]) -> tuple[Outputs, Tensor]:
         def collect() -> tuple[Outputs, Tensor]:

@@ -1,6 +1,8 @@
 """The cache of trained networks and their outputs, by the digest of what they were made from."""
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import safetensors.torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from daedl.classifier import Classifier
 from daedl.outputs import Outputs
 from daedl.storage import require_writable, write_atomically
+from daedl.training import Epoch, History
 
 
 class Store:
@@ -29,15 +32,26 @@ class Store:
         """Where the training of `key` leaves its checkpoint, to go on after an interruption."""
         return self._place(key) / "training.ckpt"
 
-    def classifier(self, key: str, train: Callable[[], Classifier]) -> Classifier:
+    def classifier(self, key: str, train: Callable[[], tuple[Classifier, History]]) -> Classifier:
         """The trained classifier of `key`, trained now if it isn't there; then its checkpoint goes."""
         path = self._place(key) / "model.daedl"
         if path.exists():
             return Classifier.load(path)
-        classifier = train()
+        classifier, history = train()
+        # First, so that no model is ever without it.
+        write_atomically(self._history(key), json.dumps(asdict(history)).encode())
         classifier.save(path)
         self.checkpoint(key).unlink(missing_ok=True)
         return classifier
+
+    def history(self, key: str) -> History:
+        """How the training of `key` went, which is done."""
+        found = json.loads(self._history(key).read_text("utf-8"))
+        epochs = tuple(Epoch(**each) for each in found["epochs"])
+        return History(epochs, found["best_epoch"], found["stopped_early"])
+
+    def _history(self, key: str) -> Path:
+        return self._place(key) / "history.json"
 
     def outputs(
         self, key: str, name: str, collect: Callable[[], tuple[Outputs, Tensor]]
