@@ -1,0 +1,73 @@
+"""`daedl bench`: the paper's experiments."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from daedl.bench import data as datasets
+from daedl.bench import runner, spec
+from daedl.bench.store import Store
+from daedl.bench.trained import Progress
+from daedl.cli.common import DataRoot, told_errors, using_threads
+
+app = typer.Typer(no_args_is_help=True, help="The paper's experiments.")
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """Say which experiments there are, under which protocol, and with which methods."""
+    table = Table("experiment", "what", "protocol", "methods", "unknown sets")
+    for each in spec.catalogue().experiments.values():
+        cells = each.name, each.title, each.protocol.name, ", ".join(each.methods)
+        table.add_row(*cells, ", ".join(each.ood))
+    Console().print(table)
+
+
+@app.command("run")
+def run_experiment(
+    name: Annotated[str, typer.Argument(help="An experiment of `daedl bench list`.")],
+    methods: Annotated[
+        str | None, typer.Option(help="Some of its methods, with commas between; by default all.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="As in 0, 0-4 or 0,2,5.")] = "0",
+    data: DataRoot = None,
+    results: Annotated[
+        Path, typer.Option(help="Folder for the rows, one file an experiment.")
+    ] = Path("benchmarks/results"),
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for trained networks and their outputs.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 2,
+) -> None:
+    """Train what isn't trained yet, measure what isn't measured yet, and append the rows."""
+    with told_errors(OSError, ValueError), using_threads(threads):
+        chosen = _seeds(seeds)
+        results.mkdir(parents=True, exist_ok=True)
+        failures = runner.run(
+            spec.catalogue(),
+            name,
+            load=partial(datasets.load, root=data),
+            store=Store((cache or datasets.data_root(data) / "runs").expanduser()),
+            results=results / f"{name}.jsonl",
+            methods=methods.split(",") if methods else None,
+            seeds=chosen,
+            progress=Progress(),
+        )
+    for failure in failures:
+        typer.secho(f"failed: {failure}", fg="red", err=True)
+    typer.echo(f"rows are in {results / f'{name}.jsonl'}")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _seeds(text: str) -> list[int]:
+    """Seeds from "0-4" or "0,2,5"."""
+    try:
+        spans = [part.partition("-") for part in text.split(",")]
+        return [s for a, _, b in spans for s in range(int(a), int(b or a) + 1)]
+    except ValueError as error:
+        raise ValueError(f"seeds are {text!r}; expected numbers as in 0, 0-4 or 0,2,5") from error

@@ -1,0 +1,38 @@
+"""What the commands share: options, threads, and how errors are told."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", help="Folder with the data; by default DAEDL_DATA, or the cache folder."
+    ),
+]
+
+
+@contextmanager
+def using_threads(number: int) -> Iterator[None]:
+    """Let torch use `number` threads while inside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def told_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Tell errors of these kinds in a line, without a traceback, and exit with status 1."""
+    try:
+        yield
+    except kinds as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else error
+        typer.secho(f"Error: {text}", fg="red", err=True)
+        raise typer.Exit(1) from error
