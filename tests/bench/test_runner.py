@@ -14,7 +14,7 @@ SPEC = """
 [protocol.tiny]
 title = "two epochs of a small network"
 data = "stripes"
-validation = 60
+split = [240, 60]
 network = { name = "ConvNet", in_channels = 1, num_classes = 3, image_size = 8, channels = 4 }
 training = { max_epochs = 2, batch_size = 32, learning_rate = 1e-3, lr_decay = 0.95, patience = 5 }
 
@@ -34,7 +34,7 @@ name = "softmax"
 
 [experiment.tiny]
 title = "Stripes against noise"
-protocol = "tiny"
+protocols = { short = "tiny" }
 methods = ["plus", "full", "tied"]
 test = "stripes"
 ood = ["noise"]
@@ -42,9 +42,9 @@ ood = ["noise"]
 
 
 def load(name, split):
-    generator = torch.Generator().manual_seed(
-        ["stripes", "noise", "others"].index(name) * 2 + (split == "test")
-    )
+    if name == "nowhere":
+        raise FileNotFoundError("no file of nowhere")
+    generator = torch.Generator().manual_seed(sum(map(ord, name + split)))
     labels = torch.arange(300) % 3
     images = torch.randint(0, 60, (300, 1, 8, 8), generator=generator)
     if name == "stripes":
@@ -123,6 +123,56 @@ def test_one_more_unknown_set_costs_that_set_alone(store, tmp_path, passes):
     assert {row.data for row in added} == {"others"}
 
 
+def test_corruptions_are_measured_each_and_on_average(store, tmp_path):
+    spec = catalogue(SPEC.replace('ood = ["noise"]', 'shift = "mnist-c"'))
+    arguments = {"load": load, "store": store, "results": tmp_path / "rows.jsonl"}
+    assert run(spec, "tiny", methods=["full"], **arguments) == []
+    found = [row for row in rows.load(tmp_path / "rows.jsonl") if row.task == "shift"]
+    each = [row.value for row in found if (row.score, row.metric) == ("epistemic", "auroc")]
+    assert len(each) == 15 + 1
+    assert each[-1] == pytest.approx(sum(each[:-1]) / 15)
+    assert found[-1].data == "mnist-c"
+    assert found[0].data == "mnist-c/brightness"
+    held = (tmp_path / "rows.jsonl").read_bytes()
+    assert run(spec, "tiny", methods=["full"], **arguments) == []
+    assert (tmp_path / "rows.jsonl").read_bytes() == held
+
+
+def test_data_that_cannot_be_had_are_told_and_the_rest_is_measured(store, tmp_path):
+    spec = catalogue(SPEC.replace('["noise"]', '["nowhere", "noise"]'))
+    arguments = {"load": load, "store": store, "results": tmp_path / "rows.jsonl"}
+    (failure,) = run(spec, "tiny", methods=["full"], **arguments)
+    assert str(failure) == "nowhere: FileNotFoundError: no file of nowhere"
+    assert {row.data for row in rows.load(tmp_path / "rows.jsonl")} == {"stripes", "noise"}
+
+
+def test_training_cost_is_kept_with_the_network(store, tmp_path):
+    go(store, tmp_path, methods=["plus"])
+    go(store, tmp_path, methods=["full"])  # trained already
+    costs = {
+        (row.method, row.score, row.metric): row.value
+        for row in rows.load(tmp_path / "rows.jsonl")
+        if row.task == "cost"
+    }
+    assert costs["plus", "training", "epochs"] == 2
+    assert costs["full", "training", "seconds"] == costs["plus", "training", "seconds"] > 0
+    assert costs["full", "fit", "seconds"] > 0 == costs["plus", "fit", "seconds"]
+
+
+def test_a_protocol_is_chosen_by_its_short_name(store, tmp_path):
+    go(store, tmp_path, methods=["plus"], protocol="short")
+    assert {row.protocol for row in rows.load(tmp_path / "rows.jsonl")} == {"tiny"}
+    with pytest.raises(ValueError, match="unknown protocol of experiment 'tiny' 'sort'"):
+        go(store, tmp_path, protocol="sort")
+
+
+def test_data_of_another_size_than_the_split_are_told(store, tmp_path):
+    spec = catalogue(SPEC.replace("[240, 60]", "[200, 60]"))
+    arguments = {"load": load, "store": store, "results": tmp_path / "rows.jsonl"}
+    (failure,) = run(spec, "tiny", methods=["plus"], **arguments)
+    assert "has 300 training images; expected 260" in str(failure)
+
+
 def test_a_failed_cell_does_not_stop_the_others(store, tmp_path, monkeypatch):
     from daedl.methods import DAEDL
 
@@ -165,7 +215,8 @@ def test_an_interrupted_run_goes_on(store, tmp_path, monkeypatch, passes):
         methods=["full"],
     )
     ours, theirs = (
-        [row.value for row in rows.load(tmp_path / name)] for name in ("rows.jsonl", "w.jsonl")
+        [row.value for row in rows.load(tmp_path / name) if row.task != "cost"]
+        for name in ("rows.jsonl", "w.jsonl")
     )
     assert ours == theirs
 
@@ -183,7 +234,7 @@ def test_keys_tell_apart_what_differs():
 def test_shipped_experiments_are_whole():
     shipped = catalogue()
     for experiment in shipped.experiments.values():
-        assert experiment.protocol.build().num_classes == 10
+        assert experiment.protocol().build().num_classes == 10
         assert all(shipped.method(name) for name in experiment.methods)
     assert shipped.method("exp+de").spectral is None
     assert shipped.method("exp+sn").spectral == shipped.method("daedl").spectral
@@ -203,4 +254,7 @@ def test_damaged_outputs_are_named(store, tmp_path):
     (path,) = store.folder.glob("*/noise.safetensors")
     path.write_bytes(path.read_bytes()[:100])
     (failure,) = go(store, tmp_path, methods=["full"])
+    assert str(failure).startswith("full, seed 0, noise: ValueError")
     assert "not a whole file of outputs" in str(failure)
+    found = rows.load(tmp_path / "rows.jsonl")
+    assert {row.data for row in found if row.method == "full"} == {"stripes"}

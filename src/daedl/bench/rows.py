@@ -35,12 +35,13 @@ class Row:
 
     Attributes:
         value: as `daedl.metrics` gives it, a share of 1 and not of 100; None where it is undefined.
-        seconds: that training and the fit of the density took; of a runner's cell all that it did,
-            without what came from the cache.
+        seconds: that training and the fit of the density took; of a runner's row all that was done
+            for this data set, without what came from the cache (task "cost" has the training).
         torch, daedl: versions.
         spec: digest of the specification, where there is one.
         commit: of the checkout that the library was run from, or "unknown".
         threads: of torch.
+        protocol: name of the protocol, where there is one.
     """
 
     experiment: str
@@ -57,6 +58,7 @@ class Row:
     commit: str
     threads: int
     spec: str = ""
+    protocol: str = ""
 
 
 @cache
@@ -79,6 +81,7 @@ def row(
     seed: int,
     seconds: float,
     spec: str = "",
+    protocol: str = "",
 ) -> Row:
     """`measured` with its circumstances; versions and threads are those of this process."""
     return Row(
@@ -97,6 +100,7 @@ def row(
         commit=commit(),
         threads=torch.get_num_threads(),
         spec=spec,
+        protocol=protocol,
     )
 
 
@@ -106,9 +110,15 @@ def save(path: Path, rows: Iterable[Row]) -> None:
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
-    """Write `rows` after those that the file `path` holds, if it exists."""
-    before = "".join(line + "\n" for line in _whole_lines(path)) if path.exists() else ""
-    write_atomically(path, (before + _lines(rows)).encode())
+    """Write `rows` after those that the file `path` holds, if it exists.
+
+    In one write at the end of the file, so that several runs may append to it side by side.
+    """
+    if path.exists() and (text := path.read_text("utf-8")) and not text.endswith("\n"):
+        whole = "".join(line + "\n" for line in _whole_lines(path))
+        write_atomically(path, whole.encode())
+    with path.open("ab", buffering=0) as file:
+        file.write(_lines(rows).encode())
 
 
 def load(path: Path) -> list[Row]:

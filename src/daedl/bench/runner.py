@@ -1,7 +1,7 @@
 """Running experiments: each cell is one method with one seed; rows are kept as soon as they exist."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from daedl.bench import rows, tasks
-from daedl.bench.data import ImageSet
+from daedl.bench.data import Batches, ImageSet, augmentation, corrupted_sets
 from daedl.bench.rows import Measured, Row
-from daedl.bench.spec import Catalogue, Experiment, cell_key, training_key
+from daedl.bench.spec import Catalogue, Experiment, Protocol, cell_key, training_key
 from daedl.bench.store import Store
 from daedl.bench.trained import SILENT, Progress
 from daedl.classifier import Classifier
@@ -22,29 +22,28 @@ from daedl.prediction import Prediction
 from daedl.training import History, fit
 
 Load = Callable[[str, str], ImageSet]
+Found = dict[str, list[Measured]]  # by the name of the data set
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A cell that failed, and why; the others went on."""
+    """What failed, where, and why; everything else went on."""
 
-    method: str
-    seed: int
+    where: str
     error: Exception
 
     def __str__(self) -> str:
-        return f"{self.method}, seed {self.seed}: {type(self.error).__name__}: {self.error}"
+        return f"{self.where}: {type(self.error).__name__}: {self.error}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method with one seed under the protocol of an experiment.
+    """One method with one seed under a protocol.
 
     Training is seeded and split by `seed`; what was trained or collected before is taken from `store`.
     """
 
-    experiment: Experiment
-    label: str
+    protocol: Protocol
     method: Method
     seed: int
     load: Load
@@ -54,37 +53,65 @@ class Cell:
     @property
     def key(self) -> str:
         """What identifies the cell's figures."""
-        return cell_key(self.experiment.protocol, self.method, self.seed)
+        return cell_key(self.protocol, self.method, self.seed)
 
     @property
     def _training_key(self) -> str:
-        return training_key(self.experiment.protocol, self.method, self.seed)
+        return training_key(self.protocol, self.method, self.seed)
 
     @cached_property
     def _parts(self) -> tuple[ImageSet, ImageSet]:
         """Validation and training images."""
-        protocol = self.experiment.protocol
-        return self.load(protocol.data, "train").parted(protocol.validation, self.seed)
+        train, val = self.protocol.split
+        images = self.load(self.protocol.data, "train")
+        if len(images) != train + val:
+            raise ValueError(
+                f"{self.protocol.data} has {len(images)} training images; expected {train + val}, which "
+                f"protocol {self.protocol.name} splits into {train} and {val}: look at the data's files"
+            )
+        return images.parted(val, self.seed)
+
+    def _batches(self, images: ImageSet, size: int = 256) -> Batches:
+        """Images in order, of the shape and the range that the network is trained on."""
+        channels, side, _ = self.protocol.build().input_shape
+        fitting = images.converted(channels, side)
+        return fitting.batches(size, mean=self.protocol.mean, std=self.protocol.std)
 
     @cached_property
-    def _classifier(self) -> Classifier:
+    def classifier(self) -> Classifier:
+        """The trained classifier, before anything is fitted to its features."""
         return self.store.classifier(self._training_key, self._train)
+
+    @property
+    def history(self) -> History:
+        """How training went."""
+        self.classifier  # noqa: B018 (it trains)
+        return self.store.history(self._training_key)
 
     def _train(self) -> tuple[Classifier, History]:
         """Train as the method that shares its training does, without what comes after."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            network = self.experiment.protocol.build()
+            network = self.protocol.build()
         # Convolutions on a CPU are a fifth faster so, with the same results.
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         classifier = Classifier(network, self.method.trained_as())
-        options = dict(self.experiment.protocol.training)
-        val, train = self._parts
+        options = dict(self.protocol.training)
         size = options.pop("batch_size")
+        val, train = self._parts
+        batches = train.batches(
+            size,
+            shuffle=True,
+            seed=self.seed,
+            mean=self.protocol.mean,
+            std=self.protocol.std,
+            augment=augmentation(self.protocol.augment),
+        )
         history = fit(
             classifier,
-            train.batches(size, shuffle=True, seed=self.seed),
-            val.batches(size),
+            batches,
+            self._batches(val, size),
+            density=batches.plain(),
             seed=self.seed,
             checkpoint=self.store.checkpoint(self._training_key),
             resume=True,
@@ -96,40 +123,51 @@ class Cell:
 
     def _outputs(self, name: str, images: Callable[[], ImageSet]) -> tuple[Outputs, Tensor]:
         def collect() -> tuple[Outputs, Tensor]:
-            return self._classifier.collect(images().batches(), name)
+            return self.classifier.collect(self._batches(images()), name)
 
         return self.store.outputs(self._training_key, name, collect)
 
-    def _predict(self, name: str, fitted: torch.nn.Module | None) -> tuple[Prediction, Tensor]:
-        outputs, targets = self._outputs(name, lambda: self.load(name, "test"))
-        return self.method.predict(outputs, fitted), targets
-
-    def measure(self, wanted: Collection[str]) -> list[Row]:
-        """Train or take from the cache, predict, and ask the questions about the sets `wanted`."""
+    @cached_property
+    def _fitted(self) -> tuple[torch.nn.Module | None, float]:
+        """What the method fits to the training images' outputs, and the seconds that it took."""
+        if not self.method.fits:
+            return None, 0.0
+        outputs, targets = self._outputs("train", lambda: self._parts[1])
         started = time.perf_counter()
-        fitted = None
-        if self.method.fits:
-            fitted = self.method.fit(*self._outputs("train", lambda: self._parts[1]))
-        experiment = self.experiment
-        inside, targets = self._predict(experiment.test, fitted)
-        found = {}
-        if experiment.test in wanted:
-            found[experiment.test] = tasks.classification(inside, targets)
-        for name in (each for each in experiment.ood if each in wanted):
-            found[name] = tasks.ood_detection(inside, self._predict(name, fitted)[0])
-        seconds = time.perf_counter() - started
-        return [self._row(each, data, seconds) for data, all_ in found.items() for each in all_]
+        return self.method.fit(outputs, targets), time.perf_counter() - started
 
-    def _row(self, measured: Measured, data: str, seconds: float) -> Row:
-        return rows.row(
-            measured,
-            experiment=self.experiment.name,
-            method=self.label,
-            data=data,
-            seed=self.seed,
-            seconds=seconds,
-            spec=self.key,
-        )
+    def prepare(self) -> None:
+        """Train and fit, or see that it was done."""
+        self.classifier, self._fitted  # noqa: B018 (they are made when first asked for)
+
+    def predict(self, name: str) -> tuple[Prediction, Tensor]:
+        """Predictions for the test images of the data set `name`, and their labels (N,)."""
+        outputs, targets = self._outputs(name, lambda: self.load(name, "test"))
+        return self.method.predict(outputs, self._fitted[0]), targets
+
+    def classification(self, name: str) -> list[Measured]:
+        """How good predictions for the test set `name` are, and what they cost."""
+        epochs = self.history.epochs
+        return [
+            *tasks.classification(*self.predict(name)),
+            Measured("cost", "training", "seconds", sum(each.seconds for each in epochs)),
+            Measured("cost", "training", "epochs", len(epochs)),
+            Measured("cost", "fit", "seconds", self._fitted[1]),
+        ]
+
+    def ood_detection(self, test: str, other: str) -> list[Measured]:
+        """How well test images of `test` are told from those of `other`."""
+        return tasks.ood_detection(self.predict(test)[0], self.predict(other)[0])
+
+    def shift_detection(self, test: str, family: str) -> Iterator[tuple[str, list[Measured]]]:
+        """How well they are told from their corruptions: each, and the mean over those of a severity."""
+        inside, _ = self.predict(test)
+        for group, names in corrupted_sets(family).items():
+            found = {
+                name: tasks.ood_detection(inside, self.predict(name)[0], "shift") for name in names
+            }
+            yield from found.items()
+            yield group, tasks.averaged(list(found.values()))
 
 
 def run(
@@ -139,32 +177,85 @@ def run(
     load: Load,
     store: Store,
     results: Path,
+    protocol: str | None = None,
     methods: Sequence[str] | None = None,
     seeds: Iterable[int] = (0,),
     progress: Progress = SILENT,
 ) -> list[Failure]:
-    """Measure every cell whose rows `results` doesn't hold yet; a failed one doesn't stop the others.
+    """Measure what `results` doesn't hold yet; what fails doesn't stop the rest.
 
-    A second identical run costs nothing; one with more unknown sets predicts these alone.
+    A second identical run costs nothing; one with more unknown sets predicts these alone. A data set
+    that can't be had is left out, and known before anything is trained.
     """
     experiment = catalogue.experiment(name)
+    chosen = experiment.protocol(protocol)
+    labels = {label: catalogue.method(label) for label in methods or experiment.methods}
     held = rows.load(results) if results.exists() else []
     done = {(row.spec, row.method, row.data) for row in held}
-    failures = []
+    todo: list[tuple[str, Cell, list[str]]] = []
     for seed in seeds:
-        for label in methods or experiment.methods:
-            method = catalogue.method(label)
-            cell = Cell(experiment, label, method, seed, load, store, progress)
+        for label, method in labels.items():
+            cell = Cell(chosen, method, seed, load, store, progress)
             missing = [
-                data
-                for data in (experiment.test, *experiment.ood)
-                if (cell.key, label, data) not in done
+                unit for unit in experiment.units if (cell.key, label, _last(unit)) not in done
             ]
-            if not missing:
-                continue
-            progress.starts(f"{experiment.name} · {label} · seed {seed}")
+            if missing:
+                todo.append((label, cell, missing))
+    wanted = dict.fromkeys(unit for *_, missing in todo for unit in missing)
+    failures = list(_unobtainable(wanted, load))
+    lost = {failure.where for failure in failures}
+    for label, cell, missing in todo:
+        where = f"{label}, seed {cell.seed}"
+        progress.starts(f"{experiment.name} · {chosen.name} · {where}")
+        try:
+            cell.prepare()
+        except Exception as error:
+            failures.append(Failure(where, error))
+            continue
+        for unit in (unit for unit in missing if unit not in lost):
             try:
-                rows.append(results, cell.measure(missing))
+                rows.append(results, list(_rows(experiment, label, cell, unit)))
             except Exception as error:
-                failures.append(Failure(label, seed, error))
+                failures.append(Failure(f"{where}, {unit}", error))
     return failures
+
+
+def _last(unit: str) -> str:
+    """The data set whose rows are the last of `unit`: once they are there, all are."""
+    groups = corrupted_sets(unit)
+    return list(groups)[-1] if groups else unit
+
+
+def _unobtainable(units: Iterable[str], load: Load) -> Iterator[Failure]:
+    """Those that can't be loaded, each with the reason."""
+    for unit in units:
+        names = [name for group in corrupted_sets(unit).values() for name in group]
+        try:
+            load(names[0] if names else unit, "test")
+        except (OSError, ValueError) as error:
+            yield Failure(unit, error)
+
+
+def _rows(experiment: Experiment, label: str, cell: Cell, unit: str) -> Iterator[Row]:
+    """The rows of one unit of an experiment."""
+    started = time.perf_counter()
+    found: Found
+    if unit == experiment.test:
+        found = {unit: cell.classification(unit)}
+    elif unit == experiment.shift:
+        found = dict(cell.shift_detection(experiment.test, unit))
+    else:
+        found = {unit: cell.ood_detection(experiment.test, unit)}
+    seconds = time.perf_counter() - started
+    for data, figures in found.items():
+        for measured in figures:
+            yield rows.row(
+                measured,
+                experiment=experiment.name,
+                method=label,
+                data=data,
+                seed=cell.seed,
+                seconds=seconds,
+                spec=cell.key,
+                protocol=cell.protocol.name,
+            )

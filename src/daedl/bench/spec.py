@@ -18,14 +18,26 @@ from daedl.spectral import SpectralNorm
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a network is trained: data, how many images are held out, network, arguments of `fit`."""
+    """How a network is trained.
+
+    Attributes:
+        data: name of the data set, whose training images are split.
+        split: images for training, and for validation.
+        network: name and arguments of the network.
+        training: arguments of `fit`.
+        augment: names of augmentations of the training images; the density sees images as they are.
+        mean, std: of each channel, by which all images are normalised; else pixels are in [0, 1].
+    """
 
     name: str
     title: str
     data: str
-    validation: int
+    split: tuple[int, int]
     network: Mapping[str, Any]
     training: Mapping[str, Any]
+    augment: tuple[str, ...] = ()
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     def build(self) -> Network:
         """A new network."""
@@ -35,14 +47,33 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is measured: methods under a protocol on a test set, and against unknown sets."""
+    """What is measured: methods on a test set, against unknown sets and against corruptions of it.
+
+    Attributes:
+        protocols: by the short name that the command line takes; the first is the default.
+        test: the known data, whose test images are asked about.
+        ood: unknown data sets.
+        shift: family of corruptions of the known data, or "".
+    """
 
     name: str
     title: str
-    protocol: Protocol
+    protocols: Mapping[str, Protocol]
     methods: tuple[str, ...]
     test: str
-    ood: tuple[str, ...]
+    ood: tuple[str, ...] = ()
+    shift: str = ""
+
+    def protocol(self, name: str | None = None) -> Protocol:
+        """The protocol of this short name, or the default one."""
+        if name is None:
+            return next(iter(self.protocols.values()))
+        return look_up(self.protocols, name, f"protocol of experiment {self.name!r}")
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """What is measured in one go each: the test set, every unknown set, all corruptions."""
+        return (self.test, *self.ood, *([self.shift] if self.shift else ()))
 
 
 @dataclass(frozen=True)
@@ -67,7 +98,9 @@ def catalogue(text: str | None = None) -> Catalogue:
     if text is None:
         text = (files("daedl.bench") / "experiments.toml").read_text("utf-8")
     content = tomllib.loads(text)
-    protocols = {name: Protocol(name, **entry) for name, entry in content["protocol"].items()}
+    protocols = {
+        name: Protocol(name, **_frozen(entry)) for name, entry in content["protocol"].items()
+    }
     built = {name: _method(entry) for name, entry in content["method"].items()}
     experiments = {
         name: _experiment(name, entry, protocols, built)
@@ -95,14 +128,15 @@ def _experiment(
 ) -> Experiment:
     for method in entry["methods"]:
         look_up(built, method, f"method of experiment {name!r}")
-    return Experiment(
-        name=name,
-        title=entry["title"],
-        protocol=look_up(protocols, entry["protocol"], f"protocol of experiment {name!r}"),
-        methods=tuple(entry["methods"]),
-        test=entry["test"],
-        ood=tuple(entry["ood"]),
-    )
+    chosen = {
+        short: look_up(protocols, full, f"protocol of experiment {name!r}")
+        for short, full in entry["protocols"].items()
+    }
+    return Experiment(name, **_frozen(entry) | {"protocols": chosen})
+
+
+def _frozen(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(each) if isinstance(each, list) else each for key, each in entry.items()}
 
 
 def training_key(protocol: Protocol, method: Method, seed: int) -> str:
@@ -111,7 +145,10 @@ def training_key(protocol: Protocol, method: Method, seed: int) -> str:
     return digest(
         {
             "data": protocol.data,
-            "validation": protocol.validation,
+            "split": protocol.split,
+            "augment": protocol.augment,
+            "mean": protocol.mean,
+            "std": protocol.std,
             "network": protocol.network,
             "training": protocol.training,
             "method": [shared.name, shared.arguments()],

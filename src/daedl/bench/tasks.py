@@ -1,5 +1,8 @@
 """Questions asked of predictions: pure functions from predictions to measured figures."""
 
+from collections.abc import Sequence
+from statistics import fmean
+
 from torch import Tensor
 
 from daedl import metrics
@@ -29,18 +32,27 @@ def classification(prediction: Prediction, targets: Tensor) -> list[Measured]:
     return measured
 
 
-def ood_detection(inside: Prediction, outside: Prediction) -> list[Measured]:
+def ood_detection(inside: Prediction, outside: Prediction, task: str = "ood") -> list[Measured]:
     """How well each uncertainty score tells N in-distribution samples from M others.
 
-    In-distribution is the positive class, as in the paper's tables.
+    In-distribution is the positive class, as in the paper's tables. `task` is "shift" where the
+    others are corruptions of the known data.
     """
     measured = []
     others = outside.scores()
     for score, uncertainty in inside.scores().items():
         pair = uncertainty, others[score]
         measured += [
-            Measured("ood", score, "aupr", metrics.aupr(*pair)),
-            Measured("ood", score, "auroc", metrics.auroc(*pair)),
-            Measured("ood", score, "fpr95", metrics.fpr_at_95(*pair)),
+            Measured(task, score, "aupr", metrics.aupr(*pair)),
+            Measured(task, score, "auroc", metrics.auroc(*pair)),
+            Measured(task, score, "fpr95", metrics.fpr_at_95(*pair)),
         ]
     return measured
+
+
+def averaged(measured: Sequence[Sequence[Measured]]) -> list[Measured]:
+    """The mean of each figure over several data sets, of which all have the same figures."""
+    return [
+        same[0]._replace(value=fmean(each.value for each in same))
+        for same in zip(*measured, strict=True)
+    ]

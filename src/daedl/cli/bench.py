@@ -20,10 +20,10 @@ app = typer.Typer(no_args_is_help=True, help="The paper's experiments.")
 @app.command("list")
 def list_experiments() -> None:
     """Say which experiments there are, under which protocol, and with which methods."""
-    table = Table("experiment", "what", "protocol", "methods", "unknown sets")
+    table = Table("experiment", "what", "protocols", "methods", "unknown sets")
     for each in spec.catalogue().experiments.values():
-        cells = each.name, each.title, each.protocol.name, ", ".join(each.methods)
-        table.add_row(*cells, ", ".join(each.ood))
+        cells = each.name, each.title, ", ".join(each.protocols), ", ".join(each.methods)
+        table.add_row(*cells, ", ".join(each.units[1:]))
     Console().print(table)
 
 
@@ -34,6 +34,9 @@ def run_experiment(
         str | None, typer.Option(help="Some of its methods, with commas between; by default all.")
     ] = None,
     seeds: Annotated[str, typer.Option(help="As in 0, 0-4 or 0,2,5.")] = "0",
+    protocol: Annotated[
+        str | None, typer.Option(help="How to train; by default the first of `daedl bench list`.")
+    ] = None,
     data: DataRoot = None,
     results: Annotated[
         Path, typer.Option(help="Folder for the rows, one file an experiment.")
@@ -53,6 +56,7 @@ def run_experiment(
             load=partial(datasets.load, root=data),
             store=Store((cache or datasets.data_root(data) / "runs").expanduser()),
             results=results / f"{name}.jsonl",
+            protocol=protocol,
             methods=methods.split(",") if methods else None,
             seeds=chosen,
             progress=Progress(),

@@ -10,7 +10,7 @@ from daedl.bench.data.augment import Chain, Crop, Flip, Rotate, augmentation
 from daedl.bench.data.batches import Augmentation, Batches
 from daedl.bench.data.folder import read_folder, read_images
 from daedl.bench.data.images import ImageSet
-from daedl.bench.data.load import available, load, present
+from daedl.bench.data.load import available, corrupted_sets, load, present
 from daedl.bench.data.noise import noise
 from daedl.bench.data.root import DataWarning, data_root
 
@@ -25,6 +25,7 @@ __all__ = [
     "Rotate",
     "augmentation",
     "available",
+    "corrupted_sets",
     "data_root",
     "load",
     "noise",

@@ -44,6 +44,15 @@ def present(name: str, split: str = "test", root: str | Path | None = None) -> b
     return all(local(wanted.source, file, folder) for file in wanted.files(split))
 
 
+def corrupted_sets(family: str) -> Mapping[str, Sequence[str]]:
+    """Names of all corruptions of "mnist-c" or "cifar10-c", by what they are averaged over.
+
+    {"cifar10-c/1": ["cifar10-c/fog/1", ...], ...}; empty for a name that is no such family.
+    """
+    source = sources().get(family)
+    return source.groups() if source and source.variants else {}
+
+
 def load(
     name: str,
     split: str = "test",

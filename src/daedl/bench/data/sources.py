@@ -36,6 +36,15 @@ class Source:
         steps = range(1, self.severities + 1)
         return whole + [f"{name}/{step}" for name, step in itertools.product(whole, steps)]
 
+    def groups(self) -> dict[str, list[str]]:
+        """The names of all corruptions, by severity where there are several: what is averaged over."""
+        if not self.severities:
+            return {self.name: [f"{self.name}/{variant}" for variant in self.variants]}
+        return {
+            f"{self.name}/{step}": [f"{self.name}/{variant}/{step}" for variant in self.variants]
+            for step in range(1, self.severities + 1)
+        }
+
     def remote_of(self, file: str) -> str:
         """The path of the download that is `file`, or that holds it."""
         return self.remote.replace("{file}", file)
