@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 import daedl
@@ -132,6 +132,54 @@ def test_other_optimisers_schedules_and_clipping(blobs):
         sum(float((before[k] - v).square().sum()) for k, v in weights(classifier).items()) ** 0.5
     )
     assert 0 < moved <= 3.1e-4
+
+
+def test_one_cycle_rises_and_falls_by_the_batch_and_resumes(blobs, tmp_path):
+    whole, parted = model(), model()
+    options = {"schedule": "one-cycle", "learning_rate": 1e-2, "batch_size": 32}
+    history = fit(whole, blobs, blobs, max_epochs=4, **options)
+    rates = [epoch.learning_rate for epoch in history.epochs]
+    assert rates[0] == pytest.approx(1e-2 / 25)
+    assert rates[1] == pytest.approx(1e-2, rel=0.1)
+    assert rates[1] > rates[2] > rates[3] > 0
+    given = model()
+    steps = 4 * -(-len(blobs[0]) // 32)
+    one_cycle = partial(OneCycleLR, max_lr=1e-2, total_steps=steps)
+    fit(given, blobs, blobs, max_epochs=4, batch_size=32, learning_rate=1e-2, scheduler=one_cycle)
+    assert same(weights(whole), weights(given))
+
+    def stopping(batches):
+        for number, batch in enumerate(batches):
+            if stopping.left == 0 and number == 3:
+                raise KeyboardInterrupt
+            yield batch
+        stopping.left -= 1
+
+    stopping.left = 2
+    checkpoint = tmp_path / "run.ckpt"
+    from daedl.training import bars
+
+    with pytest.MonkeyPatch.context() as patch:
+        batches = bars.Bars.batches
+        patch.setattr(bars.Bars, "batches", lambda self, *a: stopping(batches(self, *a)))
+        with pytest.raises(KeyboardInterrupt):
+            fit(parted, blobs, blobs, max_epochs=4, checkpoint=checkpoint, **options)
+    fit(parted, blobs, blobs, max_epochs=4, checkpoint=checkpoint, resume=True, **options)
+    assert same(weights(whole), weights(parted))
+
+
+def test_schedules_that_cannot_be(blobs):
+    with pytest.raises(
+        ValueError, match="schedule is 'one-cycel'; expected exponential or one-cycle"
+    ):
+        fit(model(), blobs, schedule="one-cycel")
+
+    class Endless:
+        def __iter__(self):
+            yield blobs
+
+    with pytest.raises(TypeError, match="don't say how many batches"):
+        fit(model(), Endless(), schedule="one-cycle")
 
 
 def test_mixed_precision(blobs, monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from daedl.checks import require_batch, require_finite, require_images, require_targets
 from daedl.classifier import Classifier
@@ -23,6 +23,9 @@ from daedl.training import bars
 from daedl.training.checkpoint import Checkpoint
 from daedl.training.loaders import generators, start_epoch
 from daedl.training.randomness import seed_epoch
+
+# PyTorch means these to be stepped after each batch, all others after each epoch.
+STEPPED_BY_BATCH = (OneCycleLR, CyclicLR)
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,11 @@ class History:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train: arguments of `fit`."""
+    """How to train: arguments of `fit`; `scheduler` is given the number of batches, where it is known."""
 
     max_epochs: int
     optimizer: Callable[[Iterable[Tensor]], Optimizer]
-    scheduler: Callable[[Optimizer], LRScheduler]
+    scheduler: Callable[[Optimizer, int | None], LRScheduler]
     patience: int
     gradient_clip: float | None
     seed: int
@@ -91,7 +94,8 @@ class Run:
     ) -> None:
         self.fabric, self.model, self.plan, self.train, self.val = fabric, model, plan, train, val
         optimizer = plan.optimizer(model.network.parameters())
-        self.scheduler = plan.scheduler(optimizer)
+        self.num_batches = len(train) if isinstance(train, Sized) else None
+        self.scheduler = plan.scheduler(optimizer, self.num_batches)
         self.run = self._identity(optimizer)
         self.network, self.optimizer = fabric.setup(model.network, optimizer)
         self.generators = generators(train)
@@ -111,7 +115,7 @@ class Run:
             "gradient clip": plan.gradient_clip,
             "seed": plan.seed,
             "processes": self.fabric.world_size,
-            "batches": len(self.train) if isinstance(self.train, Sized) else None,
+            "batches": self.num_batches,
         }
 
     def go(self) -> History:
@@ -145,7 +149,7 @@ class Run:
         val_loss, val_accuracy = self._validate()
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(train_loss if val_loss is None else val_loss)
-        else:
+        elif not isinstance(self.scheduler, STEPPED_BY_BATCH):
             self.scheduler.step()
         before = [e.val_loss for e in self.epochs if e.val_loss is not None]
         seconds = time.perf_counter() - started
@@ -174,6 +178,8 @@ class Run:
             # What was fitted to the old weights is of no use from here on.
             self.model.fitted = None
             self.optimizer.step()
+            if isinstance(self.scheduler, STEPPED_BY_BATCH):
+                self.scheduler.step()
             samples = len(images)
             sums[0] += loss.item() * (samples if method.reduction == "mean" else 1)
             sums[1] += samples

@@ -1,0 +1,128 @@
+"""The choice of the `mnist-quick` protocol, on validation images alone.
+
+    python benchmarks/mnist_quick.py choose --data ROOT --cache FOLDER   rows to mnist_quick_choice.jsonl
+    python benchmarks/mnist_quick.py show                                these rows as a table in Markdown
+
+`choose` trains DAEDL's network under every candidate and keeps the loss and the accuracy on the
+validation images of the epoch that `fit` would keep, and the seconds: neither test images nor unknown
+ones are read. Candidates are trained with seeds from 100 on, which no experiment uses.
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from daedl.bench import data, rows
+from daedl.bench.rows import Measured, Row
+from daedl.bench.runner import Cell
+from daedl.bench.spec import Protocol, catalogue
+from daedl.bench.store import Store
+from daedl.bench.trained import Progress
+
+PATH = Path(__file__).parent / "results" / "mnist_quick_choice.jsonl"
+FIRST_SEED = 100
+ONE_CYCLE = ((4, 64, 3e-3), (4, 64, 6e-3), (4, 128, 6e-3), (5, 64, 3e-3), (3, 64, 3e-3))
+
+
+def candidates() -> Iterator[Protocol]:
+    """What is compared, by a name that tells the settings."""
+    paper = catalogue().protocols["mnist-paper"]
+    for epochs, size, rate in ONE_CYCLE:
+        training: dict[str, Any] = {
+            "max_epochs": epochs,
+            "batch_size": size,
+            "learning_rate": rate,
+            "schedule": "one-cycle",
+        }
+        name = f"one cycle, {epochs} epochs, batch {size}, rate {rate:g}"
+        yield replace(paper, name=name, training=training)
+    training = {"max_epochs": 5, "batch_size": 64, "learning_rate": 2e-3, "lr_decay": 0.4}
+    yield replace(
+        paper, name="times 0.4 an epoch, 5 epochs, batch 64, rate 0.002", training=training
+    )
+
+
+def measured(cell: Cell) -> list[Row]:
+    """Figures of the epoch that was kept, and what training cost."""
+    history = cell.history
+    best = history.epochs[history.best_epoch]
+    figures = [
+        Measured("training", "loss", "validation", best.val_loss or 0.0),
+        Measured("training", "labels", "accuracy", best.val_accuracy or 0.0),
+        Measured("cost", "training", "seconds", sum(each.seconds for each in history.epochs)),
+    ]
+    return [
+        rows.row(
+            each,
+            experiment="mnist-quick-choice",
+            method="daedl",
+            data="validation",
+            seed=cell.seed,
+            seconds=figures[-1].value,
+            spec=cell.key,
+            protocol=cell.protocol.name,
+        )
+        for each in figures
+    ]
+
+
+def choose(cache: Path, root: Path | None, seeds: int, only: str) -> None:
+    """Train what isn't there yet and append its rows."""
+    held = {row.spec for row in rows.load(PATH)} if PATH.exists() else set()
+    load, method = partial(data.load, root=root), catalogue().method("daedl")
+    progress = Progress()
+    for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+        for protocol in candidates():
+            cell = Cell(protocol, method, seed, load, Store(cache), progress)
+            if cell.key in held or only not in protocol.name:
+                continue
+            progress.starts(f"{protocol.name} · seed {seed}")
+            rows.append(PATH, measured(cell))
+
+
+def shown(found: list[Row]) -> str:
+    """Means over seeds in Markdown, the lowest validation loss first."""
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in found:
+        values[row.protocol][row.metric].append(row.value or 0.0)
+    lines = [
+        "| candidate | validation loss | validation accuracy | seconds | seeds |",
+        "|---|---|---|---|---|",
+    ]
+    for name, figures in sorted(values.items(), key=lambda item: fmean(item[1]["validation"])):
+        loss, accuracy, seconds = (
+            fmean(figures[key]) for key in ("validation", "accuracy", "seconds")
+        )
+        count = len(figures["validation"])
+        lines.append(f"| {name} | {loss:.5f} | {accuracy:.2%} | {seconds:.0f} | {count} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Choose, or show what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("what", choices=("choose", "show"))
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--cache", type=Path, default=Path("runs"))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", default="", help="candidates whose name holds this")
+    options = parser.parse_args()
+    if options.what == "show":
+        print(shown(rows.load(PATH)))
+        return 0
+    torch.set_num_threads(options.threads)
+    choose(options.cache, options.data, options.seeds, options.only)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
