@@ -77,7 +77,7 @@ def test_figures_and_rows_lie_beside_it(made: tuple[Path, str]) -> None:
     assert names == {"report.html", "rows.jsonl", *(f"{name}.png" for name in pictures)}
     found = rows.load(folder / "rows.jsonl")
     assert {row.method for row in found} == {"softmax", "edl", "daedl"}
-    assert {row.experiment for row in found} == {"moons", "digits"}
+    assert {row.experiment for row in found} == {"two-moons", "digits"}
     assert all(row.value is not None and row.threads == 1 for row in found)
 
 

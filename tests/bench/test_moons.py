@@ -1,11 +1,14 @@
 """Two moons: the paper's first figure in numbers."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from daedl.bench import moons
+from daedl.bench import data as datasets
+from daedl.bench import moons, rows, runner, spec
+from daedl.bench.store import Store
 from daedl.bench.trained import Training
 from daedl.prediction import Prediction
 
@@ -68,3 +71,31 @@ def test_the_parts_are_different_points() -> None:
     assert len(torch.cat(parts).unique(dim=0)) == 2000
     assert torch.equal(moons.load(0, moons.Settings()).train[0], data.train[0])
     assert not torch.equal(moons.load(1, moons.Settings()).train[0], data.train[0])
+
+
+def test_the_check_tells_what_the_figure_claims(result: moons.Result) -> None:
+    found = result.rows()
+    verdict = moons.checks(found)
+    assert len(verdict) == 4
+    assert all(verdict.values()), verdict
+    # A softmax in DAEDL's place is found out.
+    swapped = [
+        replace(row, method={"softmax": "daedl"}.get(row.method, "softmax")) for row in found
+    ]
+    assert not moons.checks(swapped)["DAEDL is uncertain far from the data (at least 0.9)"]
+    far = result.data.far()
+    assert torch.cdist(far, result.data.train[0]).min() > moons.FAR
+    assert 1000 < len(far) < 10000
+
+
+def test_two_moons_run_as_an_experiment(result: moons.Result, tmp_path: Path) -> None:
+    """A seed that is there costs nothing, and figures that don't bear the claims out are told."""
+    path = tmp_path / "two-moons.jsonl"
+    store = Store(tmp_path / "cache")
+    arguments = {"load": datasets.load, "store": store, "results": path, "seeds": [1]}
+    rows.save(path, result.rows())
+    assert runner.run(spec.catalogue(), "two-moons", **arguments) == []
+    assert len(rows.load(path)) == len(result.rows())
+    rows.save(path, [replace(row, value=0.0) for row in result.rows()])
+    (failure,) = runner.run(spec.catalogue(), "two-moons", **arguments)
+    assert "DAEDL is uncertain far from the data" in str(failure)

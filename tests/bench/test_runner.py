@@ -233,7 +233,9 @@ def test_keys_tell_apart_what_differs():
 
 def test_shipped_experiments_are_whole():
     shipped = catalogue()
-    for experiment in shipped.experiments.values():
+    images = [each for each in shipped.experiments.values() if each.kind == "images"]
+    assert len(images) == len(shipped.experiments) - 1
+    for experiment in images:
         assert experiment.protocol().build().num_classes == 10
         assert all(shipped.method(name) for name in experiment.methods)
     assert shipped.method("exp+de").spectral is None

@@ -1,6 +1,7 @@
 """Two moons: the paper's first figure, uncertainty over a plane with two classes of points."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,10 @@ from daedl.spectral import SpectralNorm
 # whose two moons the paper takes up.
 X_RANGE, Y_RANGE = (-3.5, 3.5), (-2.5, 2.5)
 OOD_CENTER, OOD_DEVIATION, OOD_SAMPLES = (2.5, -1.75), 0.1, 100
+# A point of the plane is far if no training point is this near: five deviations of the noise (chosen).
+FAR = 0.5
+# What the figure claims, in numbers: uncertainty at most, and at least, as a share of the largest (chosen).
+CERTAIN, UNCERTAIN = 0.25, 0.9
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,11 @@ class Moons:
     test: Samples
     ood: Tensor
 
+    def far(self) -> Tensor:
+        """Points (M, 2) of the plane that are far from all training points."""
+        points = grid(100).reshape(-1, 2)
+        return points[torch.cdist(points, self.train[0]).amin(-1) > FAR]
+
 
 @dataclass(frozen=True)
 class Result:
@@ -77,11 +87,12 @@ class Result:
             found = {
                 "test": [*tasks.classification(inside, targets), _mean_variance(inside)],
                 "cluster": [*tasks.ood_detection(inside, outside), _mean_variance(outside)],
+                "far": [_mean_variance(trained.classifier.predict(self.data.far()))],
             }
             rows += [
                 row(
                     measured,
-                    experiment="moons",
+                    experiment="two-moons",
                     method=name,
                     data=data,
                     seed=self.seed,
@@ -112,7 +123,7 @@ def run(seed: int = 0, settings: Settings | None = None, progress: Progress = SI
     settings = settings or Settings()
     data = load(seed, settings)
     trained = train_methods(
-        "moons",
+        "two-moons",
         settings.plan(),
         lambda: MLP(2, 2, settings.hidden),
         data.train,
@@ -136,9 +147,33 @@ def variance(prediction: Prediction) -> Tensor:
 
 def plane(trained: Trained, points: int = 200) -> Tensor:
     """`variance` over the plane, (points, points): rows go along y, columns along x."""
+    return variance(trained.classifier.predict(grid(points).reshape(-1, 2))).reshape(points, points)
+
+
+def grid(points: int) -> Tensor:
+    """(points, points, 2): rows go along y, columns along x."""
     x, y = (torch.linspace(*ends, points) for ends in (X_RANGE, Y_RANGE))
-    grid = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
-    return variance(trained.classifier.predict(grid.reshape(-1, 2))).reshape(points, points)
+    return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
+
+
+def checks(rows: Iterable[Row]) -> dict[str, bool]:
+    """What the figure claims, and whether every seed among `rows` bears it out."""
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for each in rows:
+        if (each.task, each.score, each.metric) == ("uncertainty", "variance", "mean"):
+            values[each.method, each.data].append(each.value or 0.0)
+    others = [name for name, data in values if name != "daedl" and data == "far"]
+    return {
+        f"DAEDL is uncertain far from the data (at least {UNCERTAIN})": min(values["daedl", "far"])
+        >= UNCERTAIN,
+        f"DAEDL is certain amid the data (at most {CERTAIN})": max(values["daedl", "test"])
+        <= CERTAIN,
+        **{
+            f"{name} stays certain far from the data (at most {CERTAIN})": max(values[name, "far"])
+            <= CERTAIN
+            for name in others
+        },
+    }
 
 
 def _moons(count: int, noise: float, stream: int) -> Samples:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from daedl.bench import rows, tasks
+from daedl.bench import moons, rows, tasks
 from daedl.bench.data import Batches, ImageSet, augmentation, corrupted_sets
 from daedl.bench.rows import Measured, Row
 from daedl.bench.spec import Catalogue, Experiment, Protocol, cell_key, training_key
@@ -188,6 +188,8 @@ def run(
     that can't be had is left out, and known before anything is trained.
     """
     experiment = catalogue.experiment(name)
+    if experiment.kind == "moons":
+        return _run_moons(results, seeds, progress)
     chosen = experiment.protocol(protocol)
     labels = {label: catalogue.method(label) for label in methods or experiment.methods}
     held = rows.load(results) if results.exists() else []
@@ -218,6 +220,15 @@ def run(
             except Exception as error:
                 failures.append(Failure(f"{where}, {unit}", error))
     return failures
+
+
+def _run_moons(results: Path, seeds: Iterable[int], progress: Progress) -> list[Failure]:
+    held = {row.seed for row in rows.load(results)} if results.exists() else set()
+    for seed in seeds:
+        if seed not in held:
+            rows.append(results, moons.run(seed, progress=progress).rows())
+    failed = [claim for claim, holds in moons.checks(rows.load(results)).items() if not holds]
+    return [Failure(claim, ValueError("not borne out by the rows")) for claim in failed]
 
 
 def _last(unit: str) -> str:

@@ -4,9 +4,9 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from daedl import methods
 from daedl.methods import Method
@@ -54,15 +54,17 @@ class Experiment:
         test: the known data, whose test images are asked about.
         ood: unknown data sets.
         shift: family of corruptions of the known data, or "".
+        kind: "images"; or "moons", which has points of its own and needs no more than a title.
     """
 
     name: str
     title: str
-    protocols: Mapping[str, Protocol]
-    methods: tuple[str, ...]
-    test: str
+    protocols: Mapping[str, Protocol] = field(default_factory=dict)
+    methods: tuple[str, ...] = ()
+    test: str = ""
     ood: tuple[str, ...] = ()
     shift: str = ""
+    kind: Literal["images", "moons"] = "images"
 
     def protocol(self, name: str | None = None) -> Protocol:
         """The protocol of this short name, or the default one."""
@@ -126,11 +128,11 @@ def _experiment(
     protocols: Mapping[str, Protocol],
     built: Mapping[str, Method],
 ) -> Experiment:
-    for method in entry["methods"]:
+    for method in entry.get("methods", ()):
         look_up(built, method, f"method of experiment {name!r}")
     chosen = {
         short: look_up(protocols, full, f"protocol of experiment {name!r}")
-        for short, full in entry["protocols"].items()
+        for short, full in entry.get("protocols", {}).items()
     }
     return Experiment(name, **_frozen(entry) | {"protocols": chosen})
 
