@@ -9,22 +9,40 @@ from rich.console import Console
 from rich.table import Table
 
 from daedl.bench import data as datasets
-from daedl.bench import runner, spec
+from daedl.bench import estimate, runner, spec
 from daedl.bench.store import Store
 from daedl.bench.trained import Progress
-from daedl.cli.common import DataRoot, told_errors, using_threads
+from daedl.cli.common import DataRoot, Threads, told_errors, using_threads
 
 app = typer.Typer(no_args_is_help=True, help="The paper's experiments.")
 
 
 @app.command("list")
-def list_experiments() -> None:
-    """Say which experiments there are, under which protocol, and with which methods."""
-    table = Table("experiment", "what", "protocols", "methods", "unknown sets")
-    for each in spec.catalogue().experiments.values():
-        cells = each.name, each.title, ", ".join(each.protocols), ", ".join(each.methods)
-        table.add_row(*cells, ", ".join(each.units[1:]))
-    Console().print(table)
+def list_experiments(
+    threads: Threads = None,
+    plain: Annotated[bool, typer.Option("--no-times", help="Don't estimate times.")] = False,
+) -> None:
+    """Say which experiments there are, and how long one seed takes on this machine at most.
+
+    The estimate times a few training steps; methods that share a training count once.
+    """
+    catalogue, console = spec.catalogue(), Console()
+    epochs: dict[str, float] = {}
+    table = Table("experiment", "what", "protocols", "methods", "against", "a seed takes up to")
+    with using_threads(threads), console.status("timing a few training steps"):
+        for each in catalogue.experiments.values():
+            times = []
+            for short, protocol in each.protocols.items():
+                if not plain and protocol.name not in epochs:
+                    method = catalogue.method(each.methods[0]).trained_as()
+                    epochs[protocol.name] = estimate.an_epoch(protocol, method)
+                count = estimate.trainings(catalogue, each, protocol)
+                most = epochs.get(protocol.name, 0) * count * protocol.training["max_epochs"]
+                times.append(f"{short}: {estimate.told(most)} ({count} trainings)")
+            times = times or ["about a minute"]
+            cells = each.name, each.title, ", ".join(each.protocols), ", ".join(each.methods)
+            table.add_row(*cells, ", ".join(each.units[1:]), "" if plain else "\n".join(times))
+    console.print(table)
 
 
 @app.command("run")
@@ -44,7 +62,7 @@ def run_experiment(
     cache: Annotated[
         Path | None, typer.Option(help="Folder for trained networks and their outputs.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 2,
+    threads: Threads = None,
 ) -> None:
     """Train what isn't trained yet, measure what isn't measured yet, and append the rows."""
     with told_errors(OSError, ValueError), using_threads(threads):

@@ -15,12 +15,16 @@ DataRoot = Annotated[
     ),
 ]
 
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Threads of torch; by default as it chooses.")
+]
+
 
 @contextmanager
-def using_threads(number: int) -> Iterator[None]:
-    """Let torch use `number` threads while inside."""
+def using_threads(number: int | None) -> Iterator[None]:
+    """Let torch use `number` threads while inside; None changes nothing."""
     before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(number or before)
     try:
         yield
     finally:

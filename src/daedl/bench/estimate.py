@@ -1,0 +1,56 @@
+"""How long an experiment takes on this machine: a few steps are timed, the rest is counting."""
+
+import time
+
+import torch
+from torch import Tensor
+
+from daedl.bench.spec import Catalogue, Experiment, Protocol, training_key
+from daedl.classifier import Classifier
+from daedl.methods import Method
+
+# A forward pass is this share of a training step, whose backward pass computes twice as much.
+FORWARD = 1 / 3
+REPEATS = 2  # timed steps after one that warms up; the fastest counts (chosen)
+
+
+def an_epoch(protocol: Protocol, method: Method) -> float:
+    """Seconds of one epoch of training and validation, with the threads that torch has now."""
+    size: int = protocol.training["batch_size"]
+    train, val = protocol.split
+    return (train + FORWARD * val) / size * _step(protocol, method, size)
+
+
+def trainings(catalogue: Catalogue, experiment: Experiment, protocol: Protocol) -> int:
+    """How many networks one seed of all methods trains: those that share a training count once."""
+    return len({training_key(protocol, catalogue.method(m), 0) for m in experiment.methods})
+
+
+def _step(protocol: Protocol, method: Method, size: int) -> float:
+    """Seconds of one training step on a batch of `size` made-up images."""
+    network = protocol.build()
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    classifier = Classifier(network, method)
+    optimizer = torch.optim.Adam(network.parameters())
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand((size, *network.input_shape), generator=generator)
+    targets = torch.arange(size) % network.num_classes
+
+    def step(images: Tensor, targets: Tensor) -> float:
+        started = time.perf_counter()
+        optimizer.zero_grad()
+        torch.autograd.backward(method.training_loss(classifier.network, images, targets, 0))
+        optimizer.step()
+        return time.perf_counter() - started
+
+    classifier.train()
+    step(images, targets)
+    return min(step(images, targets) for _ in range(REPEATS))
+
+
+def told(seconds: float) -> str:
+    """Seconds for people to read: "40 s", "12 min", "3 h 20 min"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"

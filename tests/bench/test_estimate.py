@@ -1,0 +1,40 @@
+"""Estimates of time: counted from a timed step."""
+
+from dataclasses import replace
+
+import pytest
+
+from daedl.bench import estimate
+from daedl.bench.spec import catalogue
+
+SHIPPED = catalogue()
+SMALL = replace(
+    SHIPPED.protocols["mnist-paper"],
+    split=(240, 60),
+    network={"name": "ConvNet", "in_channels": 1, "num_classes": 3, "image_size": 8, "channels": 4},
+    training={"batch_size": 32, "max_epochs": 2},
+)
+
+
+def test_an_epoch_is_its_steps_and_a_third_as_much_for_validation(monkeypatch):
+    monkeypatch.setattr(estimate, "_step", lambda *_: 3.0)
+    # 240 / 32 steps of training and 60 / 32 of validation.
+    expected = 240 / 32 * 3 + 60 / 32 * 1
+    assert estimate.an_epoch(SMALL, SHIPPED.method("edl")) == pytest.approx(expected)
+
+
+def test_a_step_is_timed():
+    assert 0 < estimate.an_epoch(SMALL, SHIPPED.method("daedl").trained_as()) < 60
+
+
+def test_methods_that_share_a_training_count_once():
+    ablation = SHIPPED.experiment("ablation-mnist")
+    assert len(ablation.methods) == 5
+    assert estimate.trainings(SHIPPED, ablation, ablation.protocol()) == 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7.4, "7 s"), (130, "2 min"), (5940, "99 min"), (12000, "3 h 20 min")]
+)
+def test_times_are_told_as_people_do(seconds, text):
+    assert estimate.told(seconds) == text
