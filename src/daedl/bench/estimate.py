@@ -5,6 +5,7 @@ import time
 import torch
 from torch import Tensor
 
+from daedl.bench.runner import fast
 from daedl.bench.spec import Catalogue, Experiment, Protocol, training_key
 from daedl.classifier import Classifier
 from daedl.methods import Method
@@ -29,7 +30,7 @@ def trainings(catalogue: Catalogue, experiment: Experiment, protocol: Protocol) 
 def _step(protocol: Protocol, method: Method, size: int) -> float:
     """Seconds of one training step on a batch of `size` made-up images."""
     network = protocol.build()
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fast(network)
     classifier = Classifier(network, method)
     optimizer = torch.optim.Adam(network.parameters())
     generator = torch.Generator().manual_seed(0)

@@ -80,7 +80,9 @@ class Cell:
     @cached_property
     def classifier(self) -> Classifier:
         """The trained classifier, before anything is fitted to its features."""
-        return self.store.classifier(self._training_key, self._train)
+        found = self.store.classifier(self._training_key, self._train)
+        fast(found.network)
+        return found
 
     @property
     def history(self) -> History:
@@ -93,8 +95,7 @@ class Cell:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = self.protocol.build()
-        # Convolutions on a CPU are a fifth faster so, with the same results.
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        fast(network)
         classifier = Classifier(network, self.method.trained_as())
         options = dict(self.protocol.training)
         size = options.pop("batch_size")
@@ -121,29 +122,37 @@ class Cell:
         )
         return classifier, history
 
-    def _outputs(self, name: str, images: Callable[[], ImageSet]) -> tuple[Outputs, Tensor]:
+    def _collected(self, name: str, images: Callable[[], ImageSet]) -> tuple[Outputs, Tensor]:
         def collect() -> tuple[Outputs, Tensor]:
             return self.classifier.collect(self._batches(images()), name)
 
         return self.store.outputs(self._training_key, name, collect)
 
+    def outputs(self, name: str) -> tuple[Outputs, Tensor]:
+        """The network's outputs for the test images of the data set `name`, and their labels (N,)."""
+        return self._collected(name, lambda: self.load(name, "test"))
+
     @cached_property
-    def _fitted(self) -> tuple[torch.nn.Module | None, float]:
-        """What the method fits to the training images' outputs, and the seconds that it took."""
+    def _fit(self) -> tuple[torch.nn.Module | None, float]:
         if not self.method.fits:
             return None, 0.0
-        outputs, targets = self._outputs("train", lambda: self._parts[1])
+        outputs, targets = self._collected("train", lambda: self._parts[1])
         started = time.perf_counter()
         return self.method.fit(outputs, targets), time.perf_counter() - started
 
+    @property
+    def fitted(self) -> torch.nn.Module | None:
+        """What the method fits to the training images' outputs, or None."""
+        return self._fit[0]
+
     def prepare(self) -> None:
         """Train and fit, or see that it was done."""
-        self.classifier, self._fitted  # noqa: B018 (they are made when first asked for)
+        self.classifier, self.fitted  # noqa: B018 (they are made when first asked for)
 
     def predict(self, name: str) -> tuple[Prediction, Tensor]:
         """Predictions for the test images of the data set `name`, and their labels (N,)."""
-        outputs, targets = self._outputs(name, lambda: self.load(name, "test"))
-        return self.method.predict(outputs, self._fitted[0]), targets
+        outputs, targets = self.outputs(name)
+        return self.method.predict(outputs, self.fitted), targets
 
     def classification(self, name: str) -> list[Measured]:
         """How good predictions for the test set `name` are, and what they cost."""
@@ -152,7 +161,7 @@ class Cell:
             *tasks.classification(*self.predict(name)),
             Measured("cost", "training", "seconds", sum(each.seconds for each in epochs)),
             Measured("cost", "training", "epochs", len(epochs)),
-            Measured("cost", "fit", "seconds", self._fitted[1]),
+            Measured("cost", "fit", "seconds", self._fit[1]),
         ]
 
     def ood_detection(self, test: str, other: str) -> list[Measured]:
@@ -168,6 +177,11 @@ class Cell:
             }
             yield from found.items()
             yield group, tasks.averaged(list(found.values()))
+
+
+def fast(network: torch.nn.Module) -> None:
+    """Lay out the weights so that convolutions on a CPU are about a fifth faster, with the same results."""
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def run(
@@ -216,7 +230,7 @@ def run(
             continue
         for unit in (unit for unit in missing if unit not in lost):
             try:
-                rows.append(results, list(_rows(experiment, label, cell, unit)))
+                rows.append(results, list(measure(experiment, label, cell, unit)))
             except Exception as error:
                 failures.append(Failure(f"{where}, {unit}", error))
     return failures
@@ -247,8 +261,8 @@ def _unobtainable(units: Iterable[str], load: Load) -> Iterator[Failure]:
             yield Failure(unit, error)
 
 
-def _rows(experiment: Experiment, label: str, cell: Cell, unit: str) -> Iterator[Row]:
-    """The rows of one unit of an experiment."""
+def measure(experiment: Experiment, label: str, cell: Cell, unit: str) -> Iterator[Row]:
+    """The rows of one unit of an experiment, see `Experiment.units`; `label` names the method."""
     started = time.perf_counter()
     found: Found
     if unit == experiment.test:

@@ -1,0 +1,65 @@
+"""What honest pairing is worth: DAEDL with every image's own density, and with another image's.
+
+    python benchmarks/pairing.py --seeds 5 --cache FOLDER --data ROOT    rows to results/pairing.jsonl
+
+The published MNIST code shuffles its test and OOD loaders and gathers densities and logits in separate
+passes, so that the score which multiplies an image's logits is that of another image of the same set.
+Here both come from one pass; this script shuffles the features of each set afterwards, to see how much of
+a published figure that could explain. It trains nothing: run `daedl bench run mnist-ood` first.
+"""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from daedl.bench import data, rows
+from daedl.bench.runner import Cell, measure
+from daedl.bench.spec import catalogue
+from daedl.bench.store import Store
+from daedl.outputs import Outputs
+from daedl.prediction import Prediction
+
+PATH = Path(__file__).parent / "results" / "pairing.jsonl"
+LABEL = "daedl-mispaired"
+
+
+class Mispaired(Cell):
+    """A cell whose features are shuffled within each test set, so that they belong to other images."""
+
+    def predict(self, name: str) -> tuple[Prediction, Tensor]:
+        """As a cell's, with the density of another image of the same set."""
+        outputs, targets = self.outputs(name)
+        generator = torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(len(targets), generator=generator)
+        shuffled = Outputs(outputs.features[order], outputs.logits)
+        return self.method.predict(shuffled, self.fitted), targets
+
+
+def main() -> int:
+    """Measure the seeds whose rows aren't there yet."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--protocol", default="quick")
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    specs = catalogue()
+    experiment = specs.experiment("mnist-ood")
+    protocol = experiment.protocol(options.protocol)
+    load, store = partial(data.load, root=options.data), Store(options.cache)
+    held = {(row.spec, row.data) for row in rows.load(PATH)} if PATH.exists() else set()
+    for seed in range(options.seeds):
+        cell = Mispaired(protocol, specs.method("daedl"), seed, load, store)
+        for unit in experiment.units:
+            if (cell.key, unit) not in held:
+                rows.append(PATH, list(measure(experiment, LABEL, cell, unit)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
