@@ -152,3 +152,18 @@ def test_layers_that_work_in_place_do_not_change_the_features():
     features = Wrapped(layers, features="0", input_shape=(4,))(images).features
     torch.testing.assert_close(features, layers[0](images))
     assert (features < 0).any()
+
+
+def test_pooling_first_is_the_same_as_relu_first_in_values_and_gradients():
+    torch.manual_seed(0)
+    ours, papers = ConvNet(1, 10), ConvNet(1, 10)
+    papers.load_state_dict(ours.state_dict())
+    for module in papers.modules():
+        if isinstance(module, torch.nn.Sequential) and isinstance(module[1], torch.nn.MaxPool2d):
+            module[1], module[2] = module[2], module[1]
+    images = torch.rand(8, 1, 28, 28)
+    for network in (ours, papers):
+        network(images).logits.square().sum().backward()
+    assert torch.equal(ours(images).logits, papers(images).logits)
+    for mine, theirs in zip(ours.parameters(), papers.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
