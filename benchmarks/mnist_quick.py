@@ -29,7 +29,8 @@ from daedl.bench.trained import Progress
 
 PATH = Path(__file__).parent / "results" / "mnist_quick_choice.jsonl"
 FIRST_SEED = 100
-ONE_CYCLE = ((4, 64, 3e-3), (4, 64, 6e-3), (4, 128, 6e-3), (5, 64, 3e-3), (3, 64, 3e-3))
+# Rates first, then epochs at the best of them.
+ONE_CYCLE = ((4, 64, 3e-3), (4, 64, 6e-3), (4, 64, 1.2e-2), (5, 64, 6e-3), (6, 64, 6e-3))
 
 
 def candidates() -> Iterator[Protocol]:
