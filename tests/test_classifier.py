@@ -93,6 +93,15 @@ print(p.probs.tolist(), model.class_names)
         assert description["fitted"]["normalizer"]["name"] == "minmax"
         assert description["class_names"] == ["cat", "dog", "owl"]
 
+    def test_class_names_travel_and_may_be_missing(self, saved, trained):
+        assert daedl.Classifier.load(saved).class_names == ["cat", "dog", "owl"]
+        twins = pickle.loads(pickle.dumps(trained)), copy.deepcopy(trained)
+        assert [twin.class_names for twin in twins] == [["cat", "dog", "owl"]] * 2
+        tensors, description = storage.load(saved)
+        del description["class_names"]
+        storage.save(saved, tensors, description)
+        assert daedl.Classifier.load(saved).class_names is None
+
     def test_same_model_same_bytes(self, saved, trained, tmp_path):
         trained.save(tmp_path / "again.daedl")
         assert saved.read_bytes() == (tmp_path / "again.daedl").read_bytes()
@@ -374,12 +383,20 @@ class TestBadInput:
             daedl.Classifier(nn.Linear(4, 3))
         with pytest.raises(ValueError, match=r"unknown method 'deadl'.*did you mean 'daedl'"):
             daedl.Classifier(MLP(4, 3), "deadl")
-        with pytest.raises(ValueError, match="2 class names for 3 classes"):
-            daedl.Classifier(MLP(4, 3), class_names=["a", "b"])
         with pytest.raises(TypeError, match="pass them to the method instead"):
             daedl.Classifier(MLP(4, 3), daedl.methods.EDL(), kl_weight=2)
         with pytest.raises(TypeError, match="unexpected keyword argument 'kl_wight'"):
             daedl.Classifier(MLP(4, 3), "daedl", kl_wight=2)
+
+    def test_class_names(self):
+        with pytest.raises(ValueError, match="2 class names for 3 classes"):
+            daedl.Classifier(MLP(4, 3), class_names=["a", "b"])
+        with pytest.raises(ValueError, match=r"class_names hold 'a' more than once.*rename one"):
+            daedl.Classifier(MLP(4, 3), class_names=["a", "b", "a"])
+        with pytest.raises(TypeError, match=r"\[0, 1, 2\]; expected a list of strings"):
+            daedl.Classifier(MLP(4, 3), class_names=[0, 1, 2])
+        with pytest.raises(TypeError, match=r"are 'cat'; expected a list of strings"):
+            daedl.Classifier(MLP(4, 3), class_names="cat")
 
 
 def test_files_have_the_permissions_of_any_new_file(saved):

@@ -2,6 +2,7 @@
 
 import copy
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -28,7 +29,7 @@ class Classifier(nn.Module):
         network: gives features and logits; see `daedl.networks`. The method prepares it in place,
             DAEDL by spectral normalisation.
         method: a name in `daedl.methods.METHODS`, or a method with settings of its own.
-        class_names: one for each class, kept in the model file.
+        class_names: one for each class, no two the same, kept in the model file.
         method_arguments: settings, if `method` is a name.
     """
 
@@ -63,10 +64,8 @@ class Classifier(nn.Module):
         )
         self.network = self.method.prepare(network)
         self.fitted = None
-        if class_names is not None and len(class_names) != network.num_classes:
-            raise ValueError(
-                f"{len(class_names)} class names for {network.num_classes} classes; expected one each"
-            )
+        if class_names is not None:
+            _require_class_names(class_names, network.num_classes)
         self.class_names = None if class_names is None else [str(name) for name in class_names]
 
     def forward(self, images: Tensor) -> Outputs:
@@ -193,7 +192,8 @@ class Classifier(nn.Module):
             method = methods.build(
                 description["method"]["name"], **description["method"]["arguments"]
             )
-        names, spectral = description["class_names"], description["spectral"]
+        # A file without names is as good as one of a model that has none.
+        names, spectral = description.get("class_names"), description["spectral"]
         classifier = _assemble(cls, network, spectral, method, names)
         classifier.network.load_state_dict(_part(tensors, "network."))
         if description["fitted"] is not None:
@@ -224,6 +224,23 @@ class Classifier(nn.Module):
         settings = None if spectral is None else asdict(spectral)
         parts = (type(self), plain, settings, self.method, self.class_names)
         return _unpickle, (*parts, self.network.state_dict(), self.fitted, self.training)
+
+
+def _require_class_names(names: Sequence[str], number: int) -> None:
+    """Raise unless there are `number` names, all strings and no two the same."""
+    # A single string is a sequence of strings too: "cat" would name three classes.
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"class_names are {names!r}; expected a list of strings, one for each class: write "
+            "numbers as strings"
+        )
+    if len(names) != number:
+        raise ValueError(f"{len(names)} class names for {number} classes; expected one each")
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise ValueError(
+            f"class_names hold {', '.join(map(repr, twice))} more than once; expected a name of its "
+            "own for each class: rename one"
+        )
 
 
 def _assemble(

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 import daedl
 from daedl.bench import demo
 from daedl.cli import app
+from daedl.cli.common import told_errors
 
 runner = CliRunner()
 
@@ -68,3 +70,9 @@ def test_experiments_are_listed_and_misspelt_ones_suggested(tmp_path: Path) -> N
     wrong = runner.invoke(app, ["bench", "run", "mnist-ood", "--seeds", "some"])
     assert "expected numbers as in 0, 0-4 or 0,2,5" in wrong.output
     assert torch.get_num_threads() == 1
+
+
+def test_an_error_of_the_system_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), told_errors(OSError):
+        raise PermissionError(13, "Permission denied", "some/folder")
+    assert capsys.readouterr().err == "Error: Permission denied: some/folder\n"

@@ -37,6 +37,8 @@ def told_errors(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        text = error.strerror if isinstance(error, OSError) and error.strerror else error
+        text = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
         typer.secho(f"Error: {text}", fg="red", err=True)
         raise typer.Exit(1) from error

@@ -1,0 +1,145 @@
+"""Images that a command is pointed at: a folder, an .npz file or a data set's name, made to fit a network."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch import Tensor
+
+from daedl.bench.data import DataWarning, ImageSet, available, load, read_folder, read_npz
+from daedl.classifier import Classifier
+from daedl.names import look_up
+from daedl.prediction import Prediction
+
+FOLDER_SIZE = (
+    32  # pixels that images in a folder are resized to, chosen: as CIFAR's, quick to train on
+)
+CHUNK = 512  # images that are floats at a time, chosen: bounds the memory
+
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        "--root", help="Folder with data sets; by default DAEDL_DATA, or the cache folder."
+    ),
+]
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A file of `daedl train`.")]
+
+
+def read(
+    source: str,
+    split: str,
+    root: Path | None,
+    channels: int | None = None,
+    size: int | None = None,
+    *,
+    class_names: Sequence[str] | None = None,
+    labelled: bool = True,
+) -> ImageSet:
+    """The images of `source`; where a folder and a data set have the same name, those of the folder.
+
+    Args:
+        split: of a data set.
+        root: where data sets lie.
+        channels, size: what images are converted to. By default images in a folder become colour of
+            32 x 32 pixels; others keep their channels, and become square if they aren't.
+        class_names: subfolders in the order of the labels, by default in alphabetical order.
+        labelled: False takes every image in and below a folder.
+    """
+    path = Path(source).expanduser()
+    with told_warnings():
+        if path.is_dir():
+            return read_folder(
+                path,
+                channels=channels or 3,
+                size=size or FOLDER_SIZE,
+                class_names=class_names,
+                labelled=labelled,
+                split=split,
+            )
+        found = read_npz(path, split) if path.suffix == ".npz" else _named(source, split, root)
+    return found.converted(channels or found.shape[0], size or max(found.shape[1:]))
+
+
+def read_known(source: str, model: Classifier, root: Path | None) -> ImageSet:
+    """Labelled test images as `model` takes them, with its classes' labels."""
+    names = class_names(model)
+    found = read(source, "test", root, *image_shape(model), class_names=names)
+    own = found.class_names
+    if own is None:
+        if int(found.labels.max()) >= len(names):
+            raise ValueError(
+                f"labels of {source} go up to {int(found.labels.max())}; expected 0 to "
+                f"{len(names) - 1}, as the model knows {len(names)} classes: choose the data of its "
+                "classes"
+            )
+        return found
+    if set(own) != set(names):
+        foreign, missing = sorted(set(own) - set(names)), sorted(set(names) - set(own))
+        raise ValueError(
+            f"{source} has classes that the model doesn't know ({', '.join(foreign) or 'none'}) and "
+            f"lacks some that it does ({', '.join(missing) or 'none'}); expected "
+            f"{', '.join(names)}: choose the data of its classes"
+        )
+    places = torch.tensor([names.index(name) for name in own])
+    return replace(found, labels=places[found.labels], class_names=tuple(names))
+
+
+def read_unknown(source: str, model: Classifier, root: Path | None) -> ImageSet:
+    """Any images, as `model` takes them."""
+    return read(source, "test", root, *image_shape(model), labelled=False)
+
+
+def class_names(model: Classifier) -> list[str]:
+    """The names of the classes that `model` knows: their numbers if it has none."""
+    return model.class_names or [str(number) for number in range(model.network.num_classes)]
+
+
+def image_shape(model: Classifier) -> tuple[int, int]:
+    """Channels, and height and width, of the images that `model` takes."""
+    match model.network.input_shape:
+        case (1 | 3 as channels, height, width) if height == width:
+            return channels, height
+        case shape:
+            raise ValueError(
+                f"the model takes inputs of shape {shape}; expected square images with 1 or 3 "
+                "channels: use Classifier.predict in Python for others"
+            )
+
+
+def predict_images(model: Classifier, images: Tensor) -> Prediction:
+    """Predictions of uint8 `images` (N, C, H, W)."""
+    dtype = next(model.parameters()).dtype
+    chunks = torch.split(images, CHUNK)
+    return Prediction.cat([model.predict(chunk.to(dtype) / 255) for chunk in chunks])
+
+
+@contextmanager
+def told_warnings() -> Iterator[None]:
+    """Tell warnings about data in a line each, without the place in the code that they come from."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        yield
+    for warning in caught:
+        typer.secho(f"Warning: {warning.message}", fg="yellow", err=True)
+
+
+def _named(source: str, split: str, root: Path | None) -> ImageSet:
+    path = Path(source).expanduser()
+    if path.exists():
+        raise ValueError(
+            f"{source} is a file; expected a folder of images, a .npz file or the name of a data set: "
+            "pass the folder that it lies in"
+        )
+    try:
+        first = source.partition("/")[0]
+        look_up(dict.fromkeys(name.partition("/")[0] for name in available()), first, "data set")
+    except ValueError as error:
+        raise FileNotFoundError(
+            f"there is no folder at {source}; and as a name it is an {error}"
+        ) from error
+    return load(source, split, root)

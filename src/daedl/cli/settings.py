@@ -1,0 +1,57 @@
+"""Settings of a method as they are typed: leave_one_out=true."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any
+
+from daedl.methods import METHODS, Method
+from daedl.names import look_up
+
+# As Python spells them, and as JSON does.
+WORDS: Mapping[str, bool | None] = MappingProxyType(
+    {"true": True, "false": False, "none": None, "null": None}
+)
+
+
+def build(method: str, settings: Sequence[str]) -> Method:
+    """The method of this name with these settings, each NAME=VALUE."""
+    kind = look_up(METHODS, method, "method")
+    arguments = dict(_setting(kind, text) for text in settings)
+    try:
+        return kind(**arguments)
+    except TypeError as error:
+        raise ValueError(f"{method} refuses its settings: {error}") from error
+
+
+def _setting(kind: type[Method], text: str) -> tuple[str, Any]:
+    name, sign, typed = text.partition("=")
+    if not sign:
+        raise ValueError(f"the setting is {text!r}; expected NAME=VALUE, as in kl_weight=0.1")
+    table = {field.name: field.default for field in fields(kind)}
+    default, value = look_up(table, name, f"setting of {kind.name}"), _value(typed)
+    if not _is_like(value, default):
+        raise ValueError(
+            f"the setting {name} is {typed!r}; expected a value such as {json.dumps(default)}"
+        )
+    return name, value
+
+
+def _value(typed: str) -> Any:
+    if typed.lower() in WORDS:
+        return WORDS[typed.lower()]
+    try:
+        return json.loads(typed)
+    except json.JSONDecodeError:
+        return typed
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    """Whether `value` is a truth value, or a number, if `default` is: else "no" would pass for true.
+
+    What other values may be, the method itself checks.
+    """
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    return isinstance(value, int | float) or not isinstance(default, int | float)
