@@ -1,6 +1,7 @@
 """Written sets: the published layout, whole or not at all, gone on with after an interruption."""
 
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -104,9 +105,20 @@ def test_another_seed_or_other_images_do_not_mix(tmp_path, digits):
         generate(255 - digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
 
 
+def zip_it(file):
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("images.npy", b"")
+
+
+def break_header(file):
+    file.write_bytes(file.read_bytes().replace(b"}", b"("))
+
+
 @pytest.mark.parametrize(
     ("spoil", "match"),
     [
+        (zip_it, "is no whole .npy file"),
+        (break_header, "is no whole .npy file"),
         (lambda file: file.write_bytes(file.read_bytes()[:1000]), "is no whole .npy file"),
         (lambda file: file.write_bytes(b"not numbers"), "is no whole .npy file"),
         (lambda file: file.write_bytes(b""), "is no whole .npy file"),
@@ -120,8 +132,9 @@ def test_damaged_files_are_named_and_left_alone(tmp_path, digits, spoil, match):
     home = generate(digits, LABELS, tmp_path, "mnist-c", NAMES[:1], progress=False)
     spoil(home / "shot_noise" / "test_images.npy")
     before = everything(home)
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(ValueError, match=match) as caught:
         generate(digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
+    assert str(home) in str(caught.value)
     assert everything(home) == before
 
 

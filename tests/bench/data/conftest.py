@@ -2,7 +2,9 @@
 
 import http.server
 import threading
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,6 +21,22 @@ def colours() -> ImageSet:
     return ImageSet(images, torch.arange(10), "colours", "test")
 
 
+@pytest.fixture
+def little_memory() -> Callable[[], AbstractContextManager[None]]:
+    """What is done inside may not set aside more than 8 MB, even if it never touches them."""
+
+    @contextmanager
+    def limited() -> Iterator[None]:
+        tracemalloc.start()
+        try:
+            yield
+            assert tracemalloc.get_traced_memory()[1] < 8e6
+        finally:
+            tracemalloc.stop()
+
+    return limited
+
+
 @dataclass
 class Site:
     """What the server gives, and what it was asked for.
@@ -27,6 +45,7 @@ class Site:
         files: content by path.
         cut: how many answers still break off in the middle.
         ranges: whether it knows ranges.
+        length: what it says of the length; by default the truth.
         asked: (path, Range header) of every request.
     """
 
@@ -34,6 +53,7 @@ class Site:
     files: dict[str, bytes] = field(default_factory=dict)
     cut: int = 0
     ranges: bool = True
+    length: str = ""
     asked: list[tuple[str, str | None]] = field(default_factory=list)
 
 
@@ -58,7 +78,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.send_response(200)
         rest = content[start:]
-        self.send_header("Content-Length", str(len(rest)))
+        self.send_header("Content-Length", self.site.length or str(len(rest)))
         self.end_headers()
         if self.site.cut:
             self.site.cut -= 1

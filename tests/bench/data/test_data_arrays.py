@@ -1,12 +1,12 @@
-"""Arrays in files: .npz, SVHN's .mat, and the corrupted sets' .npy."""
+"""Arrays in files: .npz, and the corrupted sets' .npy."""
 
+import io
 import zipfile
 
 import numpy as np
 import pytest
-from scipy.io import savemat
 
-from daedl.bench.data import corrupted, read_npz, svhn
+from daedl.bench.data import corrupted, read_npz
 
 GREY = np.random.default_rng(0).integers(0, 256, (10, 6, 5), dtype=np.uint8)
 COLOUR = np.random.default_rng(1).integers(0, 256, (10, 6, 5, 3), dtype=np.uint8)
@@ -48,6 +48,11 @@ def test_npz_may_name_its_classes(tmp_path):
         ({"images": COLOUR, "labels": LABELS / 2}, "are float64 of shape"),
         ({"images": COLOUR, "labels": np.eye(10, dtype=int)}, "argmax"),
         ({"images": np.array([{}]), "labels": LABELS}, "damaged, or not what its name says"),
+        ({"images": COLOUR, "labels": np.array(3)}, r"int64 of shape \(\); expected integers"),
+        ({"images": COLOUR, "labels": LABELS - 1}, "range from -1 to 8; expected 0 and up"),
+        ({"images": COLOUR, "labels": LABELS, "class_names": ["a"]}, "expected 0 to 0"),
+        ({"images": COLOUR, "labels": LABELS, "class_names": "a"}, r"expected text \(C,\)"),
+        ({"images": COLOUR, "labels": LABELS, "class_names": LABELS}, r"expected text \(C,\)"),
     ],
 )
 def test_npz_of_another_kind_is_named(tmp_path, arrays, text):
@@ -74,46 +79,49 @@ def test_damaged_or_missing_npz_is_named(tmp_path):
         read_npz(path)
 
 
-def test_svhn_has_its_zero_back(tmp_path):
-    path = tmp_path / "test_32x32.mat"
-    images = np.random.default_rng(2).integers(0, 256, (32, 32, 3, 4), dtype=np.uint8)
-    savemat(path, {"X": images, "y": np.array([[10], [1], [9], [10]], dtype=np.uint8)})
-    pixels, labels = svhn.read(path)
-    assert labels.tolist() == [0, 1, 9, 0]
-    assert np.array_equal(pixels.numpy(), images.transpose(3, 2, 0, 1))
+def header(shape: tuple[int, ...], kind: str = "|u1") -> bytes:
+    buffer = io.BytesIO()
+    fields = {"descr": kind, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, fields)
+    return buffer.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("arrays", "text"),
+    ("member", "content"),
     [
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8)}, "lacks X"),
-        ({"X": np.zeros((32, 32), np.uint8), "y": np.ones((2, 1), np.uint8)}, "lacks X"),
-        (
-            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.zeros((2, 1), np.uint8)},
-            "from 0 to 0; expected 1 to 10",
-        ),
-        (
-            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1), np.uint8)},
-            "2 images but .* 3 labels",
-        ),
+        ("images", header((1 << 10, 1 << 10, 1 << 10)) + bytes(10)),
+        ("images", header((1 << 40, 28, 28))),
+        ("images", header((1 << 62, 28, 28))),
+        ("class_names", header((1 << 40,), "<U0")),
     ],
 )
-def test_other_mat_files_are_named(tmp_path, arrays, text):
-    path = tmp_path / "test_32x32.mat"
-    savemat(path, arrays)
-    with pytest.raises(ValueError, match=text) as caught:
-        svhn.read(path)
+def test_an_npz_that_announces_more_than_it_holds_takes_no_memory(
+    tmp_path, member, content, little_memory
+):
+    path = tmp_path / "bomb.npz"
+    np.savez(path, **{key: COLOUR for key in ("images", "labels") if key != member})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(f"{member}.npy", content)
+    with little_memory(), pytest.raises(ValueError, match=f"{member}.npy announces") as caught:
+        read_npz(path)
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("length", [0, 60, 400])
-def test_a_damaged_mat_file_is_named(tmp_path, length):
-    path = tmp_path / "test_32x32.mat"
-    images = np.random.default_rng(2).integers(0, 256, (32, 32, 3, 4), dtype=np.uint8)
-    savemat(path, {"X": images, "y": np.ones((4, 1), np.uint8)})
-    path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(ValueError, match=r"test_32x32.mat"):
-        svhn.read(path)
+def test_an_npz_that_unpacks_to_too_much_is_refused_unread(tmp_path, little_memory):
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, images=np.zeros((1 << 10, 1 << 10), np.uint8))
+    content = path.read_bytes()
+    # The directory at the end says how long each member is; here, 4 GB less one byte.
+    place = content.rindex(b"PK\x01\x02") + 24
+    path.write_bytes(content[:place] + b"\xfe\xff\xff\xff" + content[place + 4 :])
+    with little_memory(), pytest.raises(ValueError, match=r"images.npy unpacks to 4,294,967,294"):
+        read_npz(path)
+
+
+def test_other_arrays_of_an_npz_are_not_looked_at(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, images=COLOUR, labels=LABELS, notes=np.array([{}]))
+    assert len(read_npz(path)) == 10
 
 
 def test_severities_follow_each_other(tmp_path):
@@ -127,8 +135,11 @@ def test_severities_follow_each_other(tmp_path):
         assert np.array_equal(pixels.numpy(), expected)
     assert len(corrupted.read(images, labels)[0]) == 10
     np.save(images, COLOUR[:9])
-    with pytest.raises(ValueError, match="five severities"):
-        corrupted.read(images, labels, 1)
+    for severity, text in ((1, "five severities"), (None, "9 images but .* 10 labels")):
+        with pytest.raises(ValueError, match=text) as caught:
+            corrupted.read(images, labels, severity)
+        assert str(images) in str(caught.value)
+        assert str(labels) in str(caught.value)
 
 
 def test_npy_with_objects_or_cut_short_is_named(tmp_path):
@@ -140,4 +151,13 @@ def test_npy_with_objects_or_cut_short_is_named(tmp_path):
     np.save(images, COLOUR)
     images.write_bytes(images.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"fog.npy is damaged"):
+        corrupted.read(images, labels)
+
+
+@pytest.mark.parametrize("shape", [(1 << 10, 1 << 10, 1 << 10), (1 << 40, 28, 28), (1 << 62, 4, 4)])
+def test_an_npy_that_announces_more_than_it_holds_takes_no_memory(tmp_path, shape, little_memory):
+    images, labels = tmp_path / "fog.npy", tmp_path / "labels.npy"
+    np.save(labels, LABELS)
+    images.write_bytes(header(shape) + bytes(10))
+    with little_memory(), pytest.raises(ValueError, match=r"fog.npy is damaged"):
         corrupted.read(images, labels)

@@ -45,16 +45,17 @@ def test_a_flip_mirrors_half_of_the_images(images):
     assert torch.equal(Flip(1.0)(images, seeded(0)), images.flip(-1))
 
 
-def test_a_crop_is_the_image_moved_by_up_to_its_padding(images):
+@pytest.mark.parametrize(("crop", "padding"), [(Crop(2), 2), (Crop(), 4)])
+def test_a_crop_is_the_image_moved_by_up_to_its_padding(images, crop, padding):
     many = images.repeat(20, 1, 1, 1)
+    steps = range(2 * padding + 1)
     moves = set()
-    for image, changed in zip(many, Crop(2)(many, seeded(4)), strict=True):
-        padded = np.pad(image.numpy(), ((0, 0), (2, 2), (2, 2)))
-        crops = {(y, x): padded[:, y : y + 9, x : x + 7] for y in range(5) for x in range(5)}
-        found = [move for move, crop in crops.items() if np.array_equal(crop, changed.numpy())]
-        assert len(found) == 1
-        moves.add(found[0])
-    assert len(moves) == 25
+    for image, changed in zip(many, crop(many, seeded(4)), strict=True):
+        padded = np.pad(image.numpy(), ((0, 0), (padding, padding), (padding, padding)))
+        crops = np.array([[padded[:, y : y + 9, x : x + 7] for x in steps] for y in steps])
+        (found,) = np.argwhere((crops == changed.numpy()).all((2, 3, 4)))
+        moves.add(tuple(found))
+    assert len(moves) == len(steps) ** 2
 
 
 def test_a_rotation_is_the_affine_map_of_every_image(images):
@@ -87,7 +88,7 @@ def test_a_rotation_goes_the_way_that_pillow_goes():
 def test_angles_stay_within_the_degrees():
     column = torch.zeros(500, 1, 41, 41)
     column[:, :, :, 20] = 1
-    turned = Rotate(15.0)(column, seeded(5))
+    turned = Rotate()(column, seeded(5))
     # Where the line crosses row 4, 16 rows above the centre: the tangent of the angle.
     row = turned[:, 0, 4]
     place = (row * torch.arange(41.0)).sum(1) / row.sum(1)
@@ -98,8 +99,9 @@ def test_angles_stay_within_the_degrees():
     assert abs(float(degrees.mean())) < 1.5  # standard deviation 0.39
 
 
-def test_augmentations_have_names():
-    assert augmentation(["flip", "crop"]) == Chain((Flip(), Crop()))
+def test_augmentations_have_names_and_their_usual_strength():
+    names = ["flip", "crop", "rotate"]
+    assert augmentation(names) == Chain((Flip(0.5), Crop(4), Rotate(15.0)))
     assert augmentation([]) is None
     with pytest.raises(ValueError, match="did you mean 'rotate'"):
         augmentation(["rotat"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import daedl
-from daedl.bench.data import Flip, ImageSet, noise
+from daedl.bench.data import Flip, ImageSet, augmentation, noise
 from daedl.training.loaders import start_epoch
 
 
@@ -48,6 +48,17 @@ def test_global_random_numbers_are_neither_used_nor_moved(colours):
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(99)
     assert all(torch.equal(a, b) for a, (b, _) in zip(first, batches, strict=True))
+
+
+def test_augmentation_depends_on_seed_and_epoch_alone(colours):
+    augment = augmentation(["flip", "crop", "rotate"])
+    batches = colours.batches(3, seed=1, augment=augment)
+    first = torch.cat([images for images, _ in batches])
+    assert torch.equal(torch.cat([images for images, _ in batches]), first)
+    start_epoch(batches, 1)
+    assert not torch.equal(torch.cat([images for images, _ in batches]), first)
+    other = colours.batches(3, seed=2, augment=augment)
+    assert not torch.equal(torch.cat([images for images, _ in other]), first)
 
 
 def test_normalised_with_their_own_moments_images_are_standard(colours):

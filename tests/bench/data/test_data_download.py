@@ -73,6 +73,20 @@ def test_a_partial_file_of_something_else_does_no_harm(site, tmp_path, size):
     assert [path.name for path in tmp_path.iterdir()] == ["set.gz"]
 
 
+def test_a_senseless_length_is_not_believed(site, tmp_path):
+    site.files["/set.gz"] = CONTENT
+    site.length = "many"
+    (tmp_path / "set.gz.part").write_bytes(CONTENT[:1000])
+    download(tmp_path / "set.gz", [f"{site.address}/set.gz"], MD5)
+    assert (tmp_path / "set.gz").read_bytes() == CONTENT
+
+
+def test_a_senseless_address_ends(tmp_path):
+    (tmp_path / "set.gz.part").write_bytes(CONTENT[:1000])
+    with pytest.raises(FileNotFoundError, match=r"nowhere.*put the file at .*set.gz"):
+        download(tmp_path / "set.gz", ["nowhere"], MD5)
+
+
 @pytest.mark.parametrize("other", [None, b"not what was published"])
 def test_after_404_or_a_wrong_file_comes_the_mirror(site, tmp_path, other):
     site.files["/mirror/set.gz"] = CONTENT

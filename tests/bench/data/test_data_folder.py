@@ -86,15 +86,18 @@ def test_a_photograph_is_turned_as_its_camera_was_held(tmp_path):
 
 def test_mixed_sizes_need_a_size(folder):
     save(folder / "dog" / "2.png", PIXELS[0][:5])
-    with pytest.raises(ValueError, match=r"2.png has 5x8 pixels but .*1.png 8x8"):
+    with pytest.raises(ValueError, match=r"2.png has 5x8 pixels but .*1.png 8x8") as caught:
         read_folder(folder, size=None)
+    assert str(folder / "dog" / "2.png") in str(caught.value)
     assert len(read_folder(folder)) == 4
 
 
 def test_empty_folders_are_named(folder, tmp_path):
     (folder / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"empty holds 0 files, none of them PNG or JPEG"):
+    text = r"empty holds 0 files, none of them PNG or JPEG"
+    with pytest.raises(ValueError, match=text) as caught:
         read_folder(folder)
+    assert str(folder / "empty") in str(caught.value)
     (tmp_path / "nothing").mkdir()
     with pytest.raises(ValueError, match=r"nothing has no subfolder"):
         read_folder(tmp_path / "nothing")
@@ -128,20 +131,46 @@ def test_an_unreadable_image_is_named(folder, kind):
         read_folder(folder)
 
 
-@pytest.mark.parametrize("side", [10_000, 50_000])
-def test_a_decompression_bomb_is_refused(folder, side):
-    """A PNG of few bytes that announces 100 million pixels or more."""
+def black(side: int, rows: int, extra: bytes = b"") -> bytes:
+    """A PNG of one bit a pixel that announces `side` x `side` pixels and holds `rows` rows of them."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         body = kind + data
         return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
 
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
-    data = chunk(b"IDAT", zlib.compress(bytes(100)))
-    (folder / "dog" / "bomb.png").write_bytes(
-        b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b"")
-    )
-    with pytest.raises(ValueError, match=r"bomb.png is refused"):
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    text = chunk(b"zTXt", b"notes\0\0" + extra) if extra else b""
+    data = chunk(b"IDAT", zlib.compress(bytes(rows * (1 + -(-side // 8)))))
+    return b"\x89PNG\r\n\x1a\n" + header + text + data + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("side", [10_000, 50_000, (1 << 31) - 1])
+def test_an_image_that_announces_too_many_pixels_is_refused(folder, side):
+    """A PNG of few bytes, 100 million pixels or more."""
+    path = folder / "dog" / "bomb.png"
+    path.write_bytes(black(side, 1 if side < 1 << 30 else 0))
+    with pytest.raises(ValueError, match=r"bomb.png is refused") as caught:
+        read_folder(folder)
+    assert str(path) in str(caught.value)
+
+
+def test_a_real_decompression_bomb_is_refused(folder, monkeypatch):
+    """Twelve kilobytes that are whole, and just above what is admitted."""
+    path = folder / "dog" / "bomb.png"
+    path.write_bytes(black(9460, 9460))
+    assert path.stat().st_size < 20_000
+    with pytest.raises(ValueError, match=r"bomb.png is refused") as caught:
+        read_folder(folder)
+    assert str(path) in str(caught.value)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    with Image.open(path) as image:
+        assert image.getextrema() == (0, 0)  # it can be read indeed
+
+
+def test_a_bomb_in_the_notes_of_an_image_is_refused(folder, little_memory):
+    path = folder / "dog" / "bomb.png"
+    path.write_bytes(black(8, 8, zlib.compress(bytes(1 << 24))))
+    with little_memory(), pytest.raises(ValueError, match=r"bomb.png can't be read"):
         read_folder(folder)
 
 

@@ -38,12 +38,18 @@ def test_images_and_labels_come_back(tmp_path, wrap):
 def test_counts_that_differ_name_both_files(tmp_path):
     images = written(tmp_path / "images", content(PIXELS))
     labels = written(tmp_path / "labels", content(LABELS[:4]))
-    with pytest.raises(ValueError, match=r"images holds 5 images but .*labels 4 labels"):
+    with pytest.raises(ValueError, match=r"images holds 5 images but .*labels 4 labels") as caught:
         idx.read(images, labels)
+    assert str(images) in str(caught.value)
+    assert str(labels) in str(caught.value)
 
 
 ZIPPED = gzip.compress(content(PIXELS), mtime=0)
 HUGE = struct.pack(">HBB3I", 0, 8, 3, 1 << 20, 1 << 10, 1 << 10)
+# Within what is admitted, 1 GB, of which ten bytes follow.
+LARGE = struct.pack(">HBB3I", 0, 8, 3, 1 << 10, 1 << 10, 1 << 10) + bytes(10)
+# A megabyte that expands to a gigabyte, of which the header announces 60 bytes.
+BOMB = gzip.compress(content(PIXELS)) + 1000 * gzip.compress(bytes(1 << 20))
 
 
 @pytest.mark.parametrize(
@@ -61,12 +67,21 @@ HUGE = struct.pack(">HBB3I", 0, 8, 3, 1 << 20, 1 << 10, 1 << 10)
         (ZIPPED[:-8] + bytes(8), "damaged or truncated gzip"),
         (HUGE, "announces values of shape"),
         (gzip.compress(HUGE), "announces values of shape"),
+        (LARGE, "announces 1073741824 bytes .* but only 10"),
+        (gzip.compress(LARGE), "announces 1073741824 bytes .* but only 10"),
+        (BOMB, "announces 60 bytes .* but more"),
         (content(PIXELS[:0]), "expected some"),
     ],
-    ids=range(13),
+    ids=range(16),
 )
-def test_damaged_files_are_named(tmp_path, data, text):
+def test_damaged_files_are_named_and_take_no_memory(tmp_path, data, text, little_memory):
     path = written(tmp_path / "images", data)
-    with pytest.raises(ValueError, match=text) as caught:
+    with little_memory(), pytest.raises(ValueError, match=text) as caught:
         idx.read_idx(path, 3)
     assert str(path) in str(caught.value)
+
+
+def test_images_may_be_written_to(tmp_path):
+    images = idx.read_idx(written(tmp_path / "images", content(PIXELS)), 3)
+    images += 1
+    assert np.array_equal(images.numpy(), PIXELS + 1)

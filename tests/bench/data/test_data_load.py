@@ -157,8 +157,11 @@ def test_an_unwritable_root_is_named(tmp_path):
 
 def test_a_root_below_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="cannot write to the data root"):
-        data.load("mnist", root=tmp_path / "file" / "below")
+    root = tmp_path / "file" / "below"
+    with pytest.raises(OSError, match=f"cannot write to the data root {root} ") as caught:
+        data.load("mnist", root=root)
+    assert "DAEDL_DATA" in str(caught.value)
+    assert (tmp_path / "file").read_text() == ""
 
 
 # Local files.
@@ -193,6 +196,39 @@ def test_labels_of_another_set_are_named(tmp_path):
         data.load("mnist", root=tmp_path)
 
 
+def test_labels_of_another_split_are_named(tmp_path):
+    """Training labels beside test images: more of them."""
+    put(tmp_path, mnist_files(labels=np.arange(6, dtype=np.uint8)))
+    with pytest.raises(ValueError, match=r"5 images but .* 6 labels") as caught:
+        data.load("mnist", root=tmp_path)
+    for name in sources()["mnist"].splits["test"]:
+        assert str(tmp_path / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_labels_that_might_be_of_this_set_are_warned_of(tmp_path, zipped):
+    """As many, in the same range: nothing but the checksum tells FashionMNIST's labels from MNIST's."""
+    wrap, end = (gzip.compress, ".gz") if zipped else (bytes, "")
+    ours = {f"{name}{end}": wrap(each) for name, each in mnist_files().items()}
+    theirs = {f"{name}{end}": wrap(each) for name, each in mnist_files(labels=LABELS[::-1]).items()}
+    images, labels = ours
+    put(tmp_path, {images: ours[images], labels: theirs[labels]})
+    with pytest.warns(DataWarning, match="the checksum is not the published one") as caught:
+        data.load("mnist", root=tmp_path, table=published("mnist", "http://127.0.0.1:1", ours))
+    text = str(caught[0].message)
+    assert str(tmp_path / labels) in text
+    assert str(tmp_path / images) not in text
+
+
+def test_a_batch_of_another_set_is_named(tmp_path):
+    """Which one of CIFAR's batches it is can't be said from the labels of all, so all are named."""
+    paths = sources()["cifar10"].splits["train"]
+    put(tmp_path, {path: cifar_batch([0, 1]) for path in paths} | {paths[1]: cifar_batch([2, 57])})
+    with pytest.raises(ValueError, match="from 0 to 57; expected 0 to 9") as caught:
+        data.load("cifar10", "train", root=tmp_path)
+    assert str(tmp_path / paths[1]) in str(caught.value)
+
+
 def test_images_of_another_set_are_named(tmp_path):
     put(tmp_path, mnist_files(pixels=PIXELS[:, :14]))
     with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte have shape \(1, 14, 28\)"):
@@ -225,7 +261,9 @@ def test_noise_is_another_for_another_split():
 
 
 def test_an_archive_that_is_there_is_unpacked_and_stays(tmp_path):
+    assert not data.present("cifar10", "train", tmp_path)
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(cifar_archive())
+    assert data.present("cifar10", "train", tmp_path)
     with pytest.warns(DataWarning):
         found = data.load("cifar10", "train", root=tmp_path, download=False)
     assert found.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
@@ -248,13 +286,109 @@ def test_a_zip_archive_gives_what_it_holds(tmp_path):
     assert not (tmp_path / "mnist_c" / "other").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", cifar_archive()[:300]])
+ARCHIVE = cifar_archive()
+SWAPPED = ARCHIVE[:-8] + bytes(4) + ARCHIVE[-4:]  # another checksum
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", ARCHIVE[:300], ARCHIVE[:-9], SWAPPED])
 def test_a_damaged_archive_is_named_and_leaves_nothing(tmp_path, content):
     path = tmp_path / "cifar-10-python.tar.gz"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"cifar-10-python.tar.gz is damaged"):
+    with pytest.raises(ValueError, match=r"cifar-10-python.tar.gz is damaged") as caught:
         data.load("cifar10", root=tmp_path)
+    assert str(path) in str(caught.value)
     assert {each.name for each in tmp_path.iterdir()} == {path.name, ".lock"}
+
+
+def zipped(contents: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+ZIP = zipped({"mnist_c/fog/test_images.npy": PIXELS, "mnist_c/fog/test_labels.npy": LABELS})
+DIRECTORY = ZIP.index(b"PK\x01\x02")
+
+
+def altered(content: bytes, place: int, new: bytes) -> bytes:
+    return content[:place] + new + content[place + len(new) :]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"hello",
+        ZIP[:300],
+        ZIP[:-3],
+        altered(ZIP, 200, b"\xff" * 9),
+        altered(ZIP, DIRECTORY + 8, b"\x01"),  # needs a password
+        altered(ZIP, DIRECTORY + 10, b"\x63"),  # packed in an unknown way
+        altered(ZIP, DIRECTORY + 24, b"\xff\xff\xff\x80"),  # unpacks to 2 GB
+    ],
+    ids=range(8),
+)
+def test_a_damaged_zip_archive_is_named_and_leaves_nothing(tmp_path, content):
+    path = tmp_path / "mnist_c.zip"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"mnist_c.zip is damaged") as caught:
+        data.load("mnist-c/fog", root=tmp_path, download=False)
+    assert str(path) in str(caught.value)
+    assert {each.name for each in tmp_path.iterdir()} == {path.name, ".lock"}
+
+
+def test_a_member_that_unpacks_to_too_much_is_not_unpacked(tmp_path):
+    path = tmp_path / "cifar-10-python.tar.gz"
+    with gzip.open(path, "wb") as file:
+        member = tarfile.TarInfo("cifar-10-batches-py/test_batch")
+        member.size = 1 << 40
+        file.write(member.tobuf())
+    with pytest.raises(
+        ValueError, match=r"test_batch unpacks to 1,099,511,627,776 bytes"
+    ) as caught:
+        data.load("cifar10", root=tmp_path)
+    assert str(path) in str(caught.value)
+    assert {each.name for each in tmp_path.iterdir()} == {path.name, ".lock"}
+
+
+def test_a_member_that_comes_twice_does_no_harm(tmp_path):
+    content = cifar_batch([3])
+    with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as archive:
+        for _ in range(2):
+            member = tarfile.TarInfo("cifar-10-batches-py/test_batch")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    with pytest.warns(DataWarning):
+        assert data.load("cifar10", root=tmp_path).labels.tolist() == [3]
+
+
+def test_a_full_disk_is_not_taken_for_a_damaged_archive(tmp_path):
+    resource = pytest.importorskip("resource", reason="no limits for files here")
+    path = tmp_path / "cifar-10-python.tar.gz"
+    path.write_bytes(ARCHIVE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match=f"cannot unpack {path}: File too large") as caught:
+            data.load("cifar10", root=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "damaged" not in str(caught.value)
+    assert {each.name for each in tmp_path.iterdir()} == {path.name, ".lock"}
+
+
+def test_a_malicious_batch_in_an_archive_is_refused(tmp_path):
+    path = tmp_path / "cifar-10-batches-py" / "test_batch"
+    evil = b"cbuiltins\nexec\n(Vraise SystemExit\ntR."
+    with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as archive:
+        member = tarfile.TarInfo("cifar-10-batches-py/test_batch")
+        member.size = len(evil)
+        archive.addfile(member, io.BytesIO(evil))
+    with pytest.raises(ValueError, match=r"it asks for builtins.exec") as caught:
+        data.load("cifar10", root=tmp_path)
+    assert str(path) in str(caught.value)
 
 
 def test_a_link_in_place_of_a_member_is_not_followed(tmp_path):
@@ -287,6 +421,14 @@ def test_a_downloaded_archive_is_unpacked_and_removed(site, tmp_path):
     assert len(data.load("cifar10", "train", tmp_path, table=table)) == 10
     assert len(site.asked) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"cifar-10-batches-py", ".lock"}
+
+
+def test_a_download_with_a_wrong_checksum_leaves_nothing(site, tmp_path):
+    site.files["/cifar-10-python.tar.gz"] = cifar_archive()
+    table = published("cifar10", site.address, {"cifar-10-python.tar.gz": b"as published"})
+    with pytest.raises(FileNotFoundError, match="refused: its checksum differs"):
+        data.load("cifar10", root=tmp_path, table=table)
+    assert {path.name for path in tmp_path.iterdir()} == {".lock"}
 
 
 def test_a_download_that_fails_says_where_to_put_the_file(tmp_path, monkeypatch):

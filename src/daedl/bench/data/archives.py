@@ -1,15 +1,18 @@
 """Taking files out of archives, without trusting them."""
 
-import gzip
+import errno
 import shutil
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Collection
 from pathlib import Path
 
-BROKEN = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, OSError)
+from daedl.bench.data.arrays import require_size
+
+BLOCK = 1 << 20  # bytes read at once, chosen
+# What a disk says that can't be written to, whatever the archive.
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def extract(archive: Path, names: Collection[str], root: Path) -> None:
@@ -23,7 +26,14 @@ def extract(archive: Path, names: Collection[str], root: Path) -> None:
         try:
             unpack = _unzip if archive.suffix == ".zip" else _untar
             found = unpack(archive, missing, folder)
-        except BROKEN as error:
+        # Damaged archives fail in many ways, zlib.error and NotImplementedError among them.
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in DISK:
+                raise OSError(
+                    error.errno,
+                    f"cannot unpack {archive}: {error.strerror}; expected room in {root}, and "
+                    "that it may be written to: make room, or name another data root",
+                ) from error
             raise ValueError(
                 f"{archive} is damaged, or no such archive ({error}); expected a whole one: remove it, "
                 "and copy or download it again"
@@ -33,24 +43,30 @@ def extract(archive: Path, names: Collection[str], root: Path) -> None:
             (Path(folder) / name).replace(root / name)
 
 
-def _unzip(archive: Path, names: set[str], folder: str) -> list[str]:
+def _unzip(archive: Path, names: set[str], folder: str) -> set[str]:
     with zipfile.ZipFile(archive) as opened:
-        found = [name for name in opened.namelist() if name in names]
+        found = names.intersection(opened.namelist())
+        for name in found:
+            require_size(name, opened.getinfo(name).file_size)
         opened.extractall(folder, found)
     return found
 
 
-def _untar(archive: Path, names: set[str], folder: str) -> list[str]:
+def _untar(archive: Path, names: set[str], folder: str) -> set[str]:
     """Only contents are taken: names are ours, and modes, owners and links stay in the archive."""
-    found = []
+    found = set()
     with tarfile.open(archive) as opened:
         for member in opened:
             content = opened.extractfile(member) if member.isfile() else None
             if member.name not in names or content is None:
                 continue
+            require_size(member.name, member.size)
             path = Path(folder) / member.name
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 shutil.copyfileobj(content, file)
-            found.append(member.name)
+            found.add(member.name)
+        # On to the end, where gzip keeps its checksum.
+        while opened.fileobj is not None and opened.fileobj.read(BLOCK):
+            pass
     return found

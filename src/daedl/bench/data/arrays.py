@@ -1,10 +1,11 @@
 """Arrays in files: .npz of one's own, and the checks that every reader of arrays shares."""
 
+import math
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -15,30 +16,35 @@ from daedl.bench.data.images import ImageSet
 
 Array = NDArray[Any]
 Pair = tuple[Tensor, Tensor]
-BROKEN = (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile)
+# Bytes, chosen: four times the largest IDX file in use (EMNIST). What claims or unpacks to more may be
+# meant to fill the memory.
+LARGEST = 1 << 31
 
 
 def read_npz(path: str | Path, split: str = "test") -> ImageSet:
     """Arrays `images` and `labels` (N,) of a .npz file, with `class_names` (C,) if it holds them.
 
-    Images are uint8: (N, H, W) grey, (N, H, W, C) or (N, C, H, W) with 1 or 3 channels. Pickled objects
-    are refused.
+    Images are uint8: (N, H, W) grey, (N, H, W, C) or (N, C, H, W) with 1 or 3 channels. Other arrays are
+    not looked at. Pickled objects are refused, and so are arrays of more than 2 GiB.
     """
     path = Path(path)
     expected = "a .npz archive with arrays `images` and `labels`"
-    with _readable(path, expected), path.open("rb") as file:
-        archive = np.load(file, allow_pickle=False)
-        arrays = dict(archive.items()) if isinstance(archive, np.lib.npyio.NpzFile) else {}
-    missing = [key for key in ("images", "labels") if key not in arrays]
-    if missing:
+    with _readable(path, expected), zipfile.ZipFile(path) as archive:
+        held = archive.namelist()
+        wanted = [key for key in ("images", "labels", "class_names") if f"{key}.npy" in held]
+        arrays = {key: _member(archive, f"{key}.npy") for key in wanted}
+    if not {"images", "labels"} <= set(arrays):
+        found = ", ".join(sorted(name.removesuffix(".npy") for name in held))
         raise ValueError(
-            f"{path} holds {', '.join(sorted(arrays)) or 'no named array'}; expected `images` and "
+            f"{path} holds {found or 'no named array'}; expected `images` and "
             "`labels`: write it with np.savez(path, images=images, labels=labels)"
         )
     images, labels = tensors(channels_last(arrays["images"], path), arrays["labels"], path, path)
-    names = arrays.get("class_names")
-    class_names = None if names is None else tuple(str(name) for name in names)
-    return ImageSet(images, labels, path.stem, split, class_names)
+    class_names = _class_names(arrays.get("class_names"), path)
+    try:
+        return ImageSet(images, labels, path.stem, split, class_names)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def read_npy(path: Path) -> Array:
@@ -73,7 +79,7 @@ def tensors(images: Array, labels: Array, images_path: Path, labels_path: Path) 
             f"images in {images_path} have shape {images.shape}; expected (N, H, W, C), at least one, "
             "with 1 or 3 channels: is this the file that it is named after?"
         )
-    if labels.dtype.kind not in "iu" or labels.shape not in ((len(labels),), (len(labels), 1)):
+    if labels.dtype.kind not in "iu" or labels.shape not in ((labels.size,), (labels.size, 1)):
         raise ValueError(
             f"labels in {labels_path} are {labels.dtype} of shape {labels.shape}; expected integers "
             "(N,): use labels.argmax(-1) if they are one-hot"
@@ -94,13 +100,56 @@ def require_equal_counts(images: int, labels: int, images_path: Path, labels_pat
         )
 
 
+def require_size(what: str, size: int) -> None:
+    """Raise if `what` would take more than `LARGEST` bytes once it is unpacked."""
+    if size > LARGEST:
+        raise ValueError(f"{what} unpacks to {size:,} bytes, more than {LARGEST:,}")
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> Array:
+    """The array in a member of an archive; NumPy would set aside whatever memory a header asks for."""
+    size = archive.getinfo(name).file_size  # no more than that is unpacked
+    require_size(name, size)
+    with archive.open(name) as file:
+        shape, kind = _header(file)
+    if math.prod(shape) * max(kind.itemsize, 1) > size:
+        raise ValueError(f"{name} announces {kind} of shape {shape} but holds {size:,} bytes")
+    with archive.open(name) as file:
+        found: Array = np.lib.format.read_array(file, allow_pickle=False)
+    return found
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type that the header of a .npy file announces."""
+    version = np.lib.format.read_magic(file)
+    # Version 3 is version 2 with other letters in names of fields.
+    first = version == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, _, kind = read(file)
+    return shape, kind
+
+
+def _class_names(names: Array | None, path: Path) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if names.dtype.kind != "U" or names.ndim != 1:
+        raise ValueError(
+            f"class_names in {path} are {names.dtype} of shape {names.shape}; expected text (C,), a name "
+            'for each class: write them as a list such as ["cat", "dog"]'
+        )
+    return tuple(names.tolist())
+
+
 @contextmanager
 def _readable(path: Path, expected: str) -> Iterator[None]:
     if not path.is_file():
         raise FileNotFoundError(f"no file at {path}; expected {expected}: look at the path")
     try:
-        yield
-    except BROKEN as error:
+        # An absurd shape overflows where NumPy multiplies; what comes of it is an error in any case.
+        with np.errstate(over="ignore"):
+            yield
+    # A damaged file can fail anywhere in the readers of NumPy, zipfile and zlib, which run nothing of it.
+    except Exception as error:
         raise ValueError(
             f"{path} is damaged, or not what its name says ({error}); expected {expected}: copy or "
             "download it again"

@@ -2,9 +2,12 @@
 
 A pickle is a program. These files need but dicts, lists, strings, integers and one array, so names that
 a file asks for are answered with two classes of ours that keep the array's state and do nothing, and
-any other name is refused: not even NumPy's own code runs on what the file says.
+any other name is refused: not even NumPy's own code runs on what the file says. Python's reader of
+pickles is used in place of C's, which sets aside a table as long as the largest number that a file
+gives to an object: ten bytes could fill the memory.
 """
 
+import io
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,12 +51,16 @@ _ADMITTED: dict[tuple[str, str], type] = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Refused(pickle.UnpicklingError):
+    """A pickle asks for what these files don't need."""
+
+
+class _Unpickler(pickle._Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> type:
         try:
             return _ADMITTED[module_name, global_name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}") from None
+            raise _Refused(f"it asks for {module_name}.{global_name}") from None
 
 
 def read(paths: Sequence[Path]) -> Pair:
@@ -71,9 +78,9 @@ def read(paths: Sequence[Path]) -> Pair:
 
 def _unpickled(path: Path) -> dict[Any, Any]:
     try:
-        with path.open("rb") as file:
-            batch = _Unpickler(file, encoding="bytes").load()
-    except pickle.UnpicklingError as error:
+        # From memory: a file would set aside as many bytes as a damaged length asks for.
+        batch = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    except _Refused as error:
         raise ValueError(
             f"{path} is refused, and nothing in it was run: {error}; expected a CIFAR batch, a pickle "
             "of dicts, lists and one array: download it again from a place that you trust"

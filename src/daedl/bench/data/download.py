@@ -38,17 +38,22 @@ def download(target: Path, urls: Sequence[str], md5: str) -> None:
 
 def _from(url: str, target: Path, md5: str) -> None:
     part = target.with_name(target.name + ".part")
-    while True:
-        resumed = part.exists()
-        try:
-            pooch.retrieve(
-                url, f"md5:{md5}", target.name, target.parent, downloader=_Resuming(part)
-            )
-            return
-        except ValueError as error:
-            # The partial file may have been of another file: once more, from the start.
-            if not resumed:
-                raise ValueError("refused: its checksum differs from the published one") from error
+    resumed = part.exists()
+    try:
+        _retrieve(url, target, md5, part)
+    except ValueError:
+        if not resumed:
+            raise
+        # The partial file may have been of another file: once more, from the start.
+        part.unlink(missing_ok=True)
+        _retrieve(url, target, md5, part)
+
+
+def _retrieve(url: str, target: Path, md5: str, part: Path) -> None:
+    try:
+        pooch.retrieve(url, f"md5:{md5}", target.name, target.parent, downloader=_Resuming(part))
+    except ValueError as error:
+        raise ValueError("refused: its checksum differs from the published one") from error
 
 
 class _Resuming:
@@ -79,7 +84,7 @@ class _Resuming:
             if not response.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
                 done = 0  # a server that knows no ranges sends all of it
             rest = response.headers.get("Content-Length")
-            total = done + int(rest) if rest else None
+            total = done + int(rest) if rest and rest.isdecimal() else None
             with self.part.open("ab" if done else "wb") as file, _bar(self.part.stem) as bar:
                 task = bar.add_task("", total=total, completed=done)
                 while block := response.read(BLOCK):

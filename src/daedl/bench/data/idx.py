@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from daedl.bench.data.arrays import Pair, require_equal_counts
+from daedl.bench.data.arrays import LARGEST, Pair, require_equal_counts
 
 UNSIGNED_BYTE = 8
 IMAGE_AXES, LABEL_AXES = 3, 1
-LARGEST = 1 << 31  # bytes, chosen: four times the largest IDX file in use (EMNIST)
+BLOCK = 1 << 20  # bytes read at once, chosen
 
 
 def read(images_path: Path, labels_path: Path) -> Pair:
@@ -37,7 +37,7 @@ def read_idx(path: Path, axes: int) -> Tensor:
             shape = _shape(file, path, axes)
             size = math.prod(shape)
             # One byte more, to see whether there is more than there should be.
-            data = file.read(size + 1)
+            data = _read_up_to(file, size + 1)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
             f"{path} is a damaged or truncated gzip file ({error}); expected a whole one: copy or "
@@ -49,7 +49,15 @@ def read_idx(path: Path, axes: int) -> Tensor:
             f"{path} is damaged: its header announces {size} bytes {shape}, but {arrived} follow(s); "
             "expected a whole IDX file: copy or download it again"
         )
-    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).reshape(shape).copy())
+    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).reshape(shape))
+
+
+def _read_up_to(file: IO[bytes], size: int) -> bytearray:
+    """`size` bytes, or all there are; memory is taken for what arrives, not for what was announced."""
+    data = bytearray()
+    while block := file.read(min(BLOCK, size - len(data))):
+        data += block
+    return data
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -10,7 +10,7 @@ from daedl.bench.data import cifar, corrupted, idx, svhn
 from daedl.bench.data.arrays import Pair
 from daedl.bench.data.images import ImageSet
 from daedl.bench.data.noise import noise
-from daedl.bench.data.obtain import local, obtain
+from daedl.bench.data.obtain import at_hand, obtain
 from daedl.bench.data.root import DataWarning, data_root
 from daedl.bench.data.sources import Source, find, sources
 from daedl.names import look_up
@@ -37,11 +37,11 @@ def available() -> tuple[str, ...]:
 
 
 def present(name: str, split: str = "test", root: str | Path | None = None) -> bool:
-    """Whether `load` can do without a download."""
+    """Whether `load` can do without a download: the files are there, or the archive that should hold them."""
     if name in NOISES:
         return split in NOISE_SEEDS
     wanted, folder = find(name, sources()), data_root(root)
-    return all(local(wanted.source, file, folder) for file in wanted.files(split))
+    return all(at_hand(wanted.source, file, folder) for file in wanted.files(split))
 
 
 def corrupted_sets(family: str) -> Mapping[str, Sequence[str]]:
@@ -89,7 +89,9 @@ def load(
     try:
         loaded = ImageSet(images, labels, name, split, source.class_names)
     except ValueError as error:
-        raise ValueError(f"{paths[-1]}: {error}") from error
+        # Of two files the second holds the labels; CIFAR's batches hold some each.
+        labelled = paths[1:] if len(paths) == 2 else paths
+        raise ValueError(f"{', '.join(map(str, labelled))}: {error}") from error
     _warn_of_others(source, paths, folder)
     return loaded
 

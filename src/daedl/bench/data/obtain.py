@@ -20,6 +20,11 @@ def local(source: Source, file: str, root: Path) -> Path | None:
     return next((root / name for name in names if (root / name).is_file()), None)
 
 
+def at_hand(source: Source, file: str, root: Path) -> bool:
+    """Whether `file` needs no download: it, or the archive that should hold it, lies under `root`."""
+    return local(source, file, root) is not None or (root / source.remote_of(file)).is_file()
+
+
 def obtain(wanted: Wanted, split: str, root: Path, download: bool) -> list[Path]:
     """The paths of the files of `split`; what isn't there is unpacked or, if it may be, downloaded."""
     source, files = wanted.source, wanted.files(split)
@@ -60,7 +65,7 @@ def _require_source(wanted: Wanted, files: tuple[str, ...], root: Path, download
     source = wanted.source
     for file in files:
         remote = source.remote_of(file)
-        if download or local(source, file, root) or (root / remote).is_file():
+        if download or at_hand(source, file, root):
             continue
         raise FileNotFoundError(
             f"{wanted.name} is not under the data root {root}: no file at {root / file}; expected it "

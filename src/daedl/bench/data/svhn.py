@@ -1,11 +1,13 @@
 """SVHN as published: MATLAB files with cropped digits."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
-from scipy.io import loadmat
 
 from daedl.bench.data.arrays import Pair, tensors
+from daedl.bench.data.matlab import read_mat
 
 
 def read(path: Path) -> Pair:
@@ -14,9 +16,8 @@ def read(path: Path) -> Pair:
     The file holds `X` (32, 32, 3, N) and `y` (N, 1), where 10 stands for the digit 0.
     """
     try:
-        content = loadmat(path, variable_names=["X", "y"])
-    # A damaged file can fail anywhere in SciPy's reader, which runs nothing that a file holds.
-    except Exception as error:
+        content = read_mat(path)
+    except (ValueError, struct.error, zlib.error) as error:
         raise ValueError(
             f"{path} is damaged, or no MATLAB file that can be read ({error}); expected SVHN's cropped "
             "digits: copy or download it again"
