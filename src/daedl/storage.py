@@ -63,6 +63,20 @@ def require_writable(folder: Path) -> None:
     probe.unlink()
 
 
+def require_folder(folder: Path, remedy: str = "choose another one") -> None:
+    """Make `folder` if need be; raise if files can't be written into it. `remedy` says what to do then."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        require_writable(folder)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise OSError(
+            error.errno,
+            f"cannot write into the folder {folder}: {reason}; expected a folder that exists or can be "
+            f"made, and may be written to: {remedy}",
+        ) from error
+
+
 def save(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Write `tensors` and the JSON-able `description` to the file `path`."""
     # Copies: safetensors refuses tensors that share memory, as tied weights do.

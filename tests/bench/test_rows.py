@@ -1,6 +1,8 @@
 """Rows: written, added to and read back."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,9 +70,28 @@ def test_a_cut_off_last_line_is_left_out_and_reported(tmp_path):
         seconds=1.0,
     )
     rows.save(path, [figure, figure])
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.warns(rows.RowsWarning, match="cut off and left out"):
+    path.write_bytes(path.read_bytes()[:-20] + "é".encode()[:1])
+    with pytest.warns(rows.RowsWarning, match=rf"last line of {path} is cut off and left out"):
         assert rows.load(path) == [figure]
     with pytest.warns(rows.RowsWarning):
         rows.append(path, [figure])
     assert rows.load(path) == [figure, figure]
+
+
+def test_several_processes_may_append_to_a_file(tmp_path):
+    """Each writes its rows in one go at the end: none are lost."""
+    path = tmp_path / "rows.jsonl"
+    code = (
+        "import sys, pathlib; from daedl.bench import rows\n"
+        "for i in range(40):\n"
+        "    row = rows.row(rows.Measured('t', 's', 'm', i), experiment='e', method=sys.argv[2], "
+        "data='d' * 3000, seed=i, seconds=1.0)\n"
+        "    rows.append(pathlib.Path(sys.argv[1]), [row] * 3)\n"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in ("a", "b")
+    ]
+    assert [each.wait() for each in started] == [0, 0]
+    found = rows.load(path)
+    assert len(found) == 240
+    assert {(row.method, row.seed) for row in found} == {(m, i) for m in "ab" for i in range(40)}

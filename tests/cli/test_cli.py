@@ -76,3 +76,15 @@ def test_an_error_of_the_system_names_the_file(capsys: pytest.CaptureFixture[str
     with pytest.raises(typer.Exit), told_errors(OSError):
         raise PermissionError(13, "Permission denied", "some/folder")
     assert capsys.readouterr().err == "Error: Permission denied: some/folder\n"
+
+
+@pytest.mark.parametrize("option", ["--cache", "--results"])
+def test_a_cache_or_results_that_cannot_be_written_are_named(tmp_path: Path, option: str) -> None:
+    (tmp_path / "file").write_text("kept")
+    places = {"--cache": tmp_path / "cache", "--results": tmp_path / "results"}
+    places[option] = tmp_path / "file" / "below"
+    arguments = [str(part) for pair in places.items() for part in pair]
+    result = runner.invoke(app, ["bench", "run", "mnist-ood", *arguments])
+    assert result.exit_code == 1
+    assert f"cannot write into the folder {tmp_path / 'file' / 'below'}" in result.stderr
+    assert (tmp_path / "file").read_text() == "kept"

@@ -146,7 +146,7 @@ def test_a_damaged_clean_set_is_named(root: Path) -> None:
 def test_a_folder_that_cannot_be_written_to_is_named(root: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     line = in_one_line(run("corrupt", "mnist-c", "--data", root, "--out", tmp_path / "file"))
-    assert f"cannot create the folder {tmp_path / 'file' / 'mnist_c'}" in line
+    assert f"cannot write into the folder {tmp_path / 'file' / 'mnist_c'}" in line
     line = in_one_line(
         run("sheet", "mnist-c", "--data", root, "--out", tmp_path / "file" / "a.png")
     )

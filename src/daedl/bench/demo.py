@@ -9,7 +9,7 @@ from rich.console import Console
 
 from daedl.bench import digits, moons, report, rows, table
 from daedl.bench.trained import Progress
-from daedl.storage import require_writable, write_atomically
+from daedl.storage import require_folder, write_atomically
 
 QUICK_EPOCHS = 2
 
@@ -46,15 +46,7 @@ def run(out: Path, seed: int = 0, quick: bool = False, console: Console | None =
 def prepared(out: Path) -> Path:
     """The absolute path of the folder `out`, made if need be; found out before minutes are spent."""
     out = out.absolute()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        require_writable(out)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"cannot write into the folder {out}: {type(error).__name__}; expected a folder that "
-            "exists or can be made, and may be written to: choose another with --out",
-        ) from error
+    require_folder(out, "choose another with --out")
     return out
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import image as images
@@ -18,13 +18,72 @@ from daedl.prediction import Prediction
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#555555"
 RED = "#E0202B"  # the paper's colour for others; it stands out on both ends of viridis
-TITLES = {"softmax": "Softmax", "edl": "EDL", "daedl": "DAEDL"}
-STYLES = {"softmax": (BLUE, "o"), "edl": (ORANGE, "s"), "daedl": (GREEN, "^")}
+SKY, VERMILION, PURPLE, BLACK = "#56B4E9", "#D55E00", "#CC79A7", "#000000"
+BROWN = "#8B5A2B"  # beyond the palette, dark enough to be told from its orange
+TITLES = {
+    "softmax": "Softmax",
+    "edl": "EDL",
+    "edl+": "EDL+",
+    "i-edl": "I-EDL",
+    "daedl": "DAEDL",
+    "daedl-loo": "DAEDL-LOO",
+    "dropout": "Dropout",
+    "postnet": "PostNet",
+    "kl-pn": "KL-PN",
+    "rkl-pn": "RKL-PN",
+    "exp": "Exp",
+    "exp+de": "Exp + DE",
+    "exp+sn": "Exp + SN",
+    "exp+de+sn": "Exp + DE + SN",
+}
+
+
+class Style(NamedTuple):
+    """How a method is drawn: markers and lines differ too, for those who see no colours."""
+
+    colour: str
+    marker: str
+    line: Any = "-"
+
+
+_SHORT, _LONG = (0, (1, 1)), (0, (6, 2))
+STYLES = {
+    "softmax": Style(BLUE, "o", "--"),
+    "edl": Style(ORANGE, "s", "-."),
+    "daedl": Style(GREEN, "^", "-"),
+    "daedl-loo": Style(VERMILION, "v", _LONG),
+    "i-edl": Style(PURPLE, "D", _SHORT),
+    "edl+": Style(BROWN, "p", ":"),
+    "exp": Style(BROWN, "p", ":"),
+    "dropout": Style(SKY, "P", "-"),
+    "postnet": Style(BLACK, "X", "--"),
+    "kl-pn": Style(SKY, "<", "-."),
+    "rkl-pn": Style(BLACK, ">", ":"),
+    "exp+de": Style(PURPLE, "<", "-"),
+    "exp+sn": Style(BLUE, ">", _LONG),
+    "exp+de+sn": Style(GREEN, "^", "-"),
+}
+_OTHER = Style(GREY, "x", _SHORT)
+# Of a histogram: the known set, then the others.
+_HISTOGRAMS = (
+    (BLUE, "-"),
+    (RED, "--"),
+    (GREY, ":"),
+    (GREEN, "-."),
+    (PURPLE, "--"),
+    (ORANGE, "-"),
+    (BLACK, ":"),
+)
 DOTS_PER_INCH = 160
 # Training points drawn: enough to show the moons without hiding the map below.
 _POINTS = 300
 # Bins of a reliability diagram with fewer samples are left out: their accuracy says nothing (chosen).
 _FEW = 5
+
+
+def style(method: str) -> Style:
+    """How the method of this label is drawn."""
+    return STYLES.get(method, _OTHER)
 
 
 def png(figure: Figure) -> bytes:
@@ -100,25 +159,24 @@ def _map(axes: Axes, uncertainty: Tensor, data: moons.Moons) -> QuadMesh:
 
 
 def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
-    """Density scores (N,) of up to three sets by name: in-distribution, then the others."""
+    """Density scores (N,) of up to seven sets by name: in-distribution, then the others."""
     figure = Figure(figsize=(5.0, 3.6), layout="constrained")
     axes = figure.subplots()
     bins = np.linspace(0, 1, 26)
-    for (label, score), (colour, line) in zip(
-        scores.items(), ((BLUE, "-"), (RED, "--"), (GREY, ":")), strict=False
-    ):
+    for (label, score), (colour, line) in zip(scores.items(), _HISTOGRAMS, strict=False):
         shared: dict[str, Any] = {
             "bins": bins,
             "weights": np.full(len(score), 1 / len(score)),
             "color": colour,
         }
-        axes.hist(score.numpy(), **shared, alpha=0.2)
+        if len(scores) <= 3:
+            axes.hist(score.numpy(), **shared, alpha=0.2)
         axes.hist(
             score.numpy(), **shared, histtype="step", linestyle=line, linewidth=1.6, label=label
         )
     axes.set(xlabel="density score s", ylabel="share of the set")
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8.5)
-    _bare(axes)
+    legend(figure)
+    bare(axes)
     return figure
 
 
@@ -133,7 +191,7 @@ def reliability_diagram(
         diagram = metrics.reliability(each.probs, targets, bins, each.labels)
         enough = diagram.share * len(targets) >= _FEW
         confidence, accuracy, share = (values[enough] for values in diagram)
-        colour, marker = STYLES.get(name, (GREY, "x"))
+        colour, marker, _ = style(name)
         error = metrics.ece(each.probs, targets, labels=each.labels)
         label = f"{TITLES.get(name, name)}, ECE {100 * error:.1f}"
         axes.plot([], [], color=colour, marker=marker, label=label)
@@ -146,10 +204,22 @@ def reliability_diagram(
         }
         axes.scatter(confidence, accuracy, s=25 + 160 * share, linewidth=0.5, **shared)
     axes.set(xlabel="mean confidence in the bin", ylabel="accuracy", xlim=(0, 1.04), ylim=(0, 1.06))
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8.5)
-    _bare(axes)
+    legend(figure)
+    bare(axes)
     return figure
 
 
-def _bare(axes: Axes) -> None:
+def legend(figure: Figure, columns: int = 3) -> None:
+    """The legend of a figure's first panel, above all of them."""
+    figure.legend(
+        *figure.axes[0].get_legend_handles_labels(),
+        loc="outside upper center",
+        ncols=columns,
+        frameon=False,
+        fontsize=8.5,
+    )
+
+
+def bare(axes: Axes) -> None:
+    """Leave out the frame's upper and right side."""
     axes.spines[["top", "right"]].set_visible(False)

@@ -56,6 +56,18 @@ class Gallery:
     pictures: tuple[Shown, ...]
 
 
+def template(name: str) -> jinja2.Template:
+    """The template of this name; what is put into one of HTML is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("daedl.bench"),
+        autoescape=lambda file: file is not None and file.endswith(".html.j2"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
 def render(
     moons_result: moons.Result,
     digits_result: digits.Result,
@@ -64,16 +76,9 @@ def render(
     seconds: float,
 ) -> str:
     """The report as HTML; `pictures` are the PNG files by name, see `draw`."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("daedl.bench"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2").render(
+    return template("report.html.j2").render(
         table=table,
-        pictures={name: _inline(data) for name, data in pictures.items()},
+        pictures={name: inline(data) for name, data in pictures.items()},
         galleries=_galleries(digits_result),
         density=str(digits_result.trained["daedl"].history.density_effect),
         protocol=_protocol(moons_result, digits_result, seconds),
@@ -140,7 +145,7 @@ def _by_certainty(prediction: Prediction) -> Tensor:
 def _show(images: Tensor, digit: Tensor, prediction: Prediction, known: Tensor, i: int) -> Shown:
     predicted = int(known[prediction.labels[i]])
     return Shown(
-        source=_inline(figures.picture(images[i, 0])),
+        source=inline(figures.picture(images[i, 0])),
         truth=str(int(digit[i])),
         predicted=str(predicted),
         score=f"{float(_given(prediction.density_score)[i]):.2f}",
@@ -209,6 +214,6 @@ def names(values: tuple[int, ...]) -> str:
     return ", ".join(map(str, values))
 
 
-def _inline(data: bytes) -> str:
+def inline(data: bytes) -> str:
     """A PNG file as an address that needs no file."""
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"

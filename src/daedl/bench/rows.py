@@ -114,7 +114,7 @@ def append(path: Path, rows: Iterable[Row]) -> None:
 
     In one write at the end of the file, so that several runs may append to it side by side.
     """
-    if path.exists() and (text := path.read_text("utf-8")) and not text.endswith("\n"):
+    if path.exists() and (held := path.read_bytes()) and not held.endswith(b"\n"):
         whole = "".join(line + "\n" for line in _whole_lines(path))
         write_atomically(path, whole.encode())
     with path.open("ab", buffering=0) as file:
@@ -137,7 +137,8 @@ def load(path: Path) -> list[Row]:
 
 def _whole_lines(path: Path) -> list[str]:
     """The lines of `path`, without a last one that was cut off, as by a full disk; it is reported."""
-    text = path.read_text("utf-8")
+    # A line that was cut off may end amid a character.
+    text = path.read_bytes().decode("utf-8", "replace")
     lines = text.splitlines()
     if lines and not text.endswith("\n"):
         try:

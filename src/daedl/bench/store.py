@@ -11,7 +11,7 @@ from torch import Tensor
 
 from daedl.classifier import Classifier
 from daedl.outputs import Outputs
-from daedl.storage import require_writable, write_atomically
+from daedl.storage import require_folder, write_atomically
 from daedl.training import Epoch, History
 
 
@@ -19,8 +19,7 @@ class Store:
     """A folder with a subfolder for each trained network; every file is whole or absent."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        require_writable(folder)
+        require_folder(folder, "choose another folder for the cache")
         self.folder = folder
 
     def _place(self, key: str) -> Path:

@@ -8,11 +8,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from daedl.bench import comparison, estimate, runner, spec
 from daedl.bench import data as datasets
-from daedl.bench import estimate, runner, spec
 from daedl.bench.store import Store
 from daedl.bench.trained import Progress
 from daedl.cli.common import DataRoot, Threads, told_errors, using_threads
+from daedl.storage import require_folder
 
 app = typer.Typer(no_args_is_help=True, help="The paper's experiments.")
 
@@ -67,7 +68,7 @@ def run_experiment(
     """Train what isn't trained yet, measure what isn't measured yet, and append the rows."""
     with told_errors(OSError, ValueError), using_threads(threads):
         chosen = _seeds(seeds)
-        results.mkdir(parents=True, exist_ok=True)
+        require_folder(results, "choose another with --results")
         failures = runner.run(
             spec.catalogue(),
             name,
@@ -84,6 +85,33 @@ def run_experiment(
     typer.echo(f"rows are in {results / f'{name}.jsonl'}")
     if failures:
         raise typer.Exit(1)
+
+
+@app.command("report")
+def write_report(
+    results: Annotated[
+        Path, typer.Option(help="Folder with the rows that `daedl bench run` wrote.")
+    ] = Path("benchmarks/results"),
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Folder with trained networks, for pictures; none is trained."),
+    ] = None,
+    data: DataRoot = None,
+    out: Annotated[Path, typer.Option(help="Folder for the report; made if need be.")] = Path(
+        "report"
+    ),
+    threads: Threads = None,
+) -> None:
+    """Write report.md and report.html: the paper's tables beside what was measured, and pictures."""
+    with told_errors(OSError, ValueError), using_threads(threads):
+        path = comparison.write(
+            results,
+            out,
+            catalogue=spec.catalogue(),
+            cache=(cache or datasets.data_root(data) / "runs").expanduser(),
+            load=partial(datasets.load, root=data, download=False),
+        )
+    typer.echo(f"the report is at {path}")
 
 
 def _seeds(text: str) -> list[int]:

@@ -66,7 +66,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, digits):
     home.mkdir()
     obstacle = home / "stripe"
     obstacle.write_text("")
-    with pytest.raises(OSError, match=r"cannot create the folder .*stripe.*choose another"):
+    with pytest.raises(OSError, match=r"cannot write into the folder .*stripe.*choose another"):
         generate(digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
     first = everything(home / "shot_noise")
     assert set(first) == {"test_images.npy", "test_labels.npy"}
@@ -160,7 +160,7 @@ def test_wrong_names_and_places_are_refused(tmp_path, digits):
         generate(digits, LABELS, tmp_path, "mnist-c", "stripe", progress=False)
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="cannot create the folder"):
+    with pytest.raises(OSError, match="cannot write into the folder"):
         generate(digits, LABELS, tmp_path / "file", "mnist-c", NAMES, progress=False)
 
 

@@ -18,7 +18,7 @@ from daedl.bench.corruptions.apply import corrupt, require_images
 from daedl.bench.corruptions.table import FAMILIES, MNIST_C, Family
 from daedl.checks import LABEL_TYPES
 from daedl.names import look_up
-from daedl.storage import require_writable, write_atomically
+from daedl.storage import require_folder, write_atomically
 
 Levels = npt.NDArray[np.uint8]
 RECORD = "generated.json"
@@ -59,7 +59,7 @@ def generate(
     require_images(images, kind)
     _require_labels(labels, images)
     home = Path(folder) / kind.folder
-    _require_folder(home)
+    require_folder(home)
     record = _record(home, images, family, seed)
     severities = len(next(iter(kind.corruptions.values())).severities)
     repeated = np.tile(labels.cpu().to(torch.uint8).numpy(), severities)
@@ -119,23 +119,10 @@ def _finished(home: Path, name: str, kind: Family, labels: Levels) -> bool:
 def _write(home: Path, name: str, kind: Family, made: Levels, labels: Levels) -> None:
     """Write the files of a corruption, the images last: where they are, all is."""
     images_file, labels_file = _paths(home, name, kind)
-    _require_folder(images_file.parent)
+    require_folder(images_file.parent)
     if not labels_file.exists():
         write_atomically(labels_file, _npy(labels))
     write_atomically(images_file, _npy(made))
-
-
-def _require_folder(folder: Path) -> None:
-    """Create `folder` if need be; raise if files cannot be written there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"cannot create the folder {folder}: {error.strerror}; expected a place that is a folder "
-            "and may be written to: choose another one",
-        ) from error
-    require_writable(folder)
 
 
 def _holds(file: Path, shape: tuple[int, ...], values: Levels | None) -> bool:

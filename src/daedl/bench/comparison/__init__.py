@@ -1,0 +1,38 @@
+"""The report that puts the paper's tables beside what was measured here.
+
+measured.py                            rows -> figures over seeds
+compare.py, further.py, missing.py     figures -> tables, as text
+protocols.py                           what was run, in words
+drawing.py, pictures.py                figures and cached predictions -> pictures
+page.py, and the templates             all of it -> Markdown and HTML
+"""
+
+from pathlib import Path
+
+from daedl.bench.comparison import measured, page, pictures
+from daedl.bench.demo import prepared
+from daedl.bench.runner import Load
+from daedl.bench.spec import Catalogue
+from daedl.storage import write_atomically
+
+
+def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: Load) -> Path:
+    """Write report.md, report.html and the pictures into the folder `out`; the path of the HTML file.
+
+    Arguments:
+        results: the folder with the rows.
+        cache: the folder with trained networks and their outputs, which pictures are drawn from;
+            nothing is trained, and the tables are written without it.
+        load: gives images where the cache has a network but not its outputs.
+    """
+    found = measured.load(results, catalogue)
+    out = prepared(out)
+    content = page.gather(
+        found, pictures.of_networks(found, cache, load), pictures.of_corruptions(found)
+    )
+    for gallery in (*content.networks, *content.corruptions):
+        for picture in gallery.pictures:
+            write_atomically(out / f"{picture.name}.png", picture.data)
+    write_atomically(out / "report.md", page.markdown(content).encode())
+    write_atomically(out / "report.html", page.html(content).encode())
+    return out / "report.html"

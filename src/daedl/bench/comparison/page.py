@@ -1,0 +1,78 @@
+"""The report's two forms: Markdown with pictures beside it, and one HTML file that holds them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from daedl.bench import moons, paper
+from daedl.bench.comparison import further, missing, protocols, titles
+from daedl.bench.comparison.compare import Comparison, Tally, compare, tally
+from daedl.bench.comparison.further import Sheet
+from daedl.bench.comparison.measured import Measurements
+from daedl.bench.comparison.missing import Gap
+from daedl.bench.comparison.pictures import Gallery
+from daedl.bench.comparison.protocols import Run
+from daedl.bench.report import inline, template
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that the report shows, as text and pictures.
+
+    Attributes:
+        aliases: pairs of labels that mean the same method.
+        claims: what the figure of the two moons claims, and whether the rows bear it out.
+        further: our own tables by protocol.
+    """
+
+    tallies: list[Tally]
+    runs: list[Run]
+    aliases: list[tuple[str, str]]
+    comparisons: list[Comparison]
+    networks: Sequence[Gallery]
+    corruptions: Sequence[Gallery]
+    moons: Sheet | None
+    claims: dict[str, bool]
+    further: list[tuple[str, list[Sheet]]]
+    gaps: list[Gap]
+
+
+def gather(
+    measured: Measurements, networks: Sequence[Gallery], corruptions: Sequence[Gallery]
+) -> Content:
+    """The paper's tables beside what was measured, and everything else that is said."""
+    tables = list(paper.tables().values())
+    return Content(
+        tallies=tally(tables, measured),
+        runs=protocols.runs(measured),
+        aliases=_aliases(measured),
+        comparisons=[compare(table, measured) for table in tables],
+        networks=networks,
+        corruptions=corruptions,
+        moons=further.moons(measured),
+        claims=_claims(measured),
+        further=[(name, further.sheets(name, measured)) for name in measured.all_protocols],
+        gaps=missing.gaps(tables, measured),
+    )
+
+
+def html(content: Content) -> str:
+    """One file that needs no other."""
+    return template("comparison.html.j2").render(content=content, inline=inline)
+
+
+def markdown(content: Content) -> str:
+    """Markdown that shows the pictures `<name>.png` in its folder."""
+    return template("comparison.md.j2").render(content=content)
+
+
+def _aliases(measured: Measurements) -> list[tuple[str, str]]:
+    return [
+        (titles.method(label), titles.method(measured.canonical(label)))
+        for label in measured.catalogue.methods
+        if measured.canonical(label) != label
+    ]
+
+
+def _claims(measured: Measurements) -> dict[str, bool]:
+    whole = all(("daedl", data) in measured.moons for data in ("far", "test"))
+    return moons.checks(measured.moons_rows) if whole else {}
