@@ -69,3 +69,14 @@ def test_a_folder_that_cannot_be_written_ends_with_one_clear_line(
     assert status == 1
     assert output.startswith("Error: cannot write into the folder")
     assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_findings_beside_the_rows_become_a_section(results: Path, tmp_path: Path) -> None:
+    (results / "findings.md").write_text(
+        "### Brier\n\nIt is <worse>,\nas known images\nare tempered.\n"
+    )
+    report(results, tmp_path / "report")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<h3>Brier</h3>" in page
+    assert "<p>It is &lt;worse&gt;, as known images are tempered.</p>" in page
+    assert "### Brier\n\nIt is <worse>, as" in (tmp_path / "report" / "report.md").read_text()

@@ -27,6 +27,7 @@ TITLES = {
     "i-edl": "I-EDL",
     "daedl": "DAEDL",
     "daedl-loo": "DAEDL-LOO",
+    "daedl-mispaired": "DAEDL, densities shuffled",
     "dropout": "Dropout",
     "postnet": "PostNet",
     "kl-pn": "KL-PN",

@@ -20,15 +20,20 @@ def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: 
     """Write report.md, report.html and the pictures into the folder `out`; the path of the HTML file.
 
     Arguments:
-        results: the folder with the rows.
+        results: the folder with the rows; a file findings.md there, of what people found out about
+            them, becomes a section.
         cache: the folder with trained networks and their outputs, which pictures are drawn from;
             nothing is trained, and the tables are written without it.
         load: gives images where the cache has a network but not its outputs.
     """
     found = measured.load(results, catalogue)
     out = prepared(out)
+    findings = results / "findings.md"
     content = page.gather(
-        found, pictures.of_networks(found, cache, load), pictures.of_corruptions(found)
+        found,
+        pictures.of_networks(found, cache, load),
+        pictures.of_corruptions(found),
+        findings.read_text("utf-8") if findings.exists() else "",
     )
     for gallery in (*content.networks, *content.corruptions):
         for picture in gallery.pictures:

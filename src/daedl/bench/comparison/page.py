@@ -22,6 +22,7 @@ class Content:
         aliases: pairs of labels that mean the same method.
         claims: what the figure of the two moons claims, and whether the rows bear it out.
         further: our own tables by protocol.
+        findings: paragraphs of what people found out about the figures; one with ### is a heading.
     """
 
     tallies: list[Tally]
@@ -34,10 +35,14 @@ class Content:
     claims: dict[str, bool]
     further: list[tuple[str, list[Sheet]]]
     gaps: list[Gap]
+    findings: list[str]
 
 
 def gather(
-    measured: Measurements, networks: Sequence[Gallery], corruptions: Sequence[Gallery]
+    measured: Measurements,
+    networks: Sequence[Gallery],
+    corruptions: Sequence[Gallery],
+    findings: str = "",
 ) -> Content:
     """The paper's tables beside what was measured, and everything else that is said."""
     tables = list(paper.tables().values())
@@ -52,6 +57,7 @@ def gather(
         claims=_claims(measured),
         further=[(name, further.sheets(name, measured)) for name in measured.all_protocols],
         gaps=missing.gaps(tables, measured),
+        findings=[" ".join(each.split()) for each in findings.split("\n\n") if each.strip()],
     )
 
 
