@@ -16,9 +16,8 @@ from daedl.classifier import Classifier
 from daedl.names import look_up
 from daedl.prediction import Prediction
 
-FOLDER_SIZE = (
-    32  # pixels that images in a folder are resized to, chosen: as CIFAR's, quick to train on
-)
+# Pixels that images in a folder are resized to (chosen: as CIFAR's, quick to train on).
+FOLDER_SIZE = 32
 CHUNK = 512  # images that are floats at a time, chosen: bounds the memory
 
 Root = Annotated[
@@ -48,7 +47,7 @@ def read(
         channels, size: what images are converted to. By default images in a folder become colour of
             32 x 32 pixels; others keep their channels, and become square if they aren't.
         class_names: subfolders in the order of the labels, by default in alphabetical order.
-        labelled: False takes every image in and below a folder.
+        labelled: False takes every image in and below a folder, or of a .npz file without labels.
     """
     path = Path(source).expanduser()
     with told_warnings():
@@ -61,7 +60,10 @@ def read(
                 labelled=labelled,
                 split=split,
             )
-        found = read_npz(path, split) if path.suffix == ".npz" else _named(source, split, root)
+        if path.suffix == ".npz":
+            found = read_npz(path, split, labelled=labelled)
+        else:
+            found = _named(source, split, root)
     return found.converted(channels or found.shape[0], size or max(found.shape[1:]))
 
 

@@ -29,6 +29,15 @@ def test_npz_images_come_channels_first(tmp_path, images, expected):
     assert (found.name, found.split, found.class_names) == ("mine", "train", None)
 
 
+def test_npz_without_labels_is_read_where_none_are_needed(tmp_path):
+    np.savez(tmp_path / "others.npz", images=GREY)
+    found = read_npz(tmp_path / "others.npz", labelled=False)
+    assert len(found) == len(GREY)
+    assert found.labels.tolist() == [0] * len(GREY)
+    with pytest.raises(ValueError, match="holds images; expected `images` and `labels`"):
+        read_npz(tmp_path / "others.npz")
+
+
 def test_npz_may_name_its_classes(tmp_path):
     np.savez_compressed(
         tmp_path / "mine.npz", images=GREY[:2], labels=LABELS[:2], class_names=["no", "yes"]

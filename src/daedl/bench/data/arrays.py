@@ -21,18 +21,21 @@ Pair = tuple[Tensor, Tensor]
 LARGEST = 1 << 31
 
 
-def read_npz(path: str | Path, split: str = "test") -> ImageSet:
+def read_npz(path: str | Path, split: str = "test", *, labelled: bool = True) -> ImageSet:
     """Arrays `images` and `labels` (N,) of a .npz file, with `class_names` (C,) if it holds them.
 
     Images are uint8: (N, H, W) grey, (N, H, W, C) or (N, C, H, W) with 1 or 3 channels. Other arrays are
-    not looked at. Pickled objects are refused, and so are arrays of more than 2 GiB.
+    not looked at. Pickled objects are refused, and so are arrays of more than 2 GiB. `labelled=False`
+    takes the images alone, all with label 0.
     """
     path = Path(path)
     expected = "a .npz archive with arrays `images` and `labels`"
     with _readable(path, expected), zipfile.ZipFile(path) as archive:
         held = archive.namelist()
-        wanted = [key for key in ("images", "labels", "class_names") if f"{key}.npy" in held]
-        arrays = {key: _member(archive, f"{key}.npy") for key in wanted}
+        wanted = ("images", "labels", "class_names") if labelled else ("images",)
+        arrays = {key: _member(archive, f"{key}.npy") for key in wanted if f"{key}.npy" in held}
+    if not labelled and "images" in arrays:
+        arrays["labels"] = np.zeros(arrays["images"].shape[:1], np.int64)
     if not {"images", "labels"} <= set(arrays):
         found = ", ".join(sorted(name.removesuffix(".npy") for name in held))
         raise ValueError(
