@@ -45,10 +45,6 @@ def candidates() -> Iterator[Protocol]:
         }
         name = f"one cycle, {epochs} epochs, batch {size}, rate {rate:g}"
         yield replace(paper, name=name, training=training)
-    training = {"max_epochs": 5, "batch_size": 64, "learning_rate": 2e-3, "lr_decay": 0.4}
-    yield replace(
-        paper, name="times 0.4 an epoch, 5 epochs, batch 64, rate 0.002", training=training
-    )
 
 
 def measured(cell: Cell) -> list[Row]:
