@@ -168,6 +168,18 @@ def test_one_cycle_rises_and_falls_by_the_batch_and_resumes(blobs, tmp_path):
     assert same(weights(whole), weights(parted))
 
 
+def test_a_checkpoint_of_another_schedule_is_refused(blobs, tmp_path):
+    checkpoint = tmp_path / "run.ckpt"
+    options = {"checkpoint": checkpoint, "schedule": "one-cycle"}
+    fit(model(), blobs, blobs, max_epochs=2, **options)
+    with pytest.raises(ValueError, match="schedule"):
+        fit(model(), blobs, blobs, max_epochs=4, resume=True, **options)
+    checkpoint.unlink()
+    fit(model(), blobs, blobs, max_epochs=2, checkpoint=checkpoint)
+    with pytest.raises(ValueError, match="schedule"):
+        fit(model(), blobs, max_epochs=2, checkpoint=checkpoint, resume=True, lr_decay=0.5)
+
+
 def test_schedules_that_cannot_be(blobs):
     with pytest.raises(
         ValueError, match="schedule is 'one-cycel'; expected exponential or one-cycle"

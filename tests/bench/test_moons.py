@@ -93,9 +93,17 @@ def test_two_moons_run_as_an_experiment(result: moons.Result, tmp_path: Path) ->
     path = tmp_path / "two-moons.jsonl"
     store = Store(tmp_path / "cache")
     arguments = {"load": datasets.load, "store": store, "results": path, "seeds": [1]}
-    rows.save(path, result.rows())
+    key = moons.Settings().key()
+    ours = [replace(row, spec=key) for row in result.rows()]
+    rows.save(path, ours)
     assert runner.run(spec.catalogue(), "two-moons", **arguments) == []
     assert len(rows.load(path)) == len(result.rows())
-    rows.save(path, [replace(row, value=0.0) for row in result.rows()])
+    rows.save(path, [replace(row, value=0.0) for row in ours])
     (failure,) = runner.run(spec.catalogue(), "two-moons", **arguments)
     assert "DAEDL is uncertain far from the data" in str(failure)
+    with pytest.raises(ValueError, match="leave them out"):
+        runner.run(spec.catalogue(), "two-moons", methods=["edl"], **arguments)
+
+
+def test_the_key_tells_settings_apart() -> None:
+    assert moons.Settings().key() != moons.Settings(noise=0.2).key()

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,9 +70,12 @@ def test_a_cut_off_last_line_is_left_out_and_reported(tmp_path):
         seed=0,
         seconds=1.0,
     )
-    rows.save(path, [figure, figure])
+    others = replace(figure, seconds=2.0)
+    rows.save(path, [figure, others, others, others])
     path.write_bytes(path.read_bytes()[:-20] + "é".encode()[:1])
-    with pytest.warns(rows.RowsWarning, match=rf"last line of {path} is cut off and left out"):
+    with pytest.warns(
+        rows.RowsWarning, match=rf"last line of {path} is cut off and left out, with 2 rows"
+    ):
         assert rows.load(path) == [figure]
     with pytest.warns(rows.RowsWarning):
         rows.append(path, [figure])

@@ -1,5 +1,8 @@
 """Running experiments: one training for all that comes after, nothing twice, failures told."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -8,7 +11,9 @@ from daedl.bench.data import ImageSet
 from daedl.bench.runner import run
 from daedl.bench.spec import catalogue, cell_key, training_key
 from daedl.bench.store import Store
+from daedl.classifier import Classifier
 from daedl.networks import ConvNet
+from daedl.training import History
 
 SPEC = """
 [protocol.tiny]
@@ -171,6 +176,56 @@ def test_data_of_another_size_than_the_split_are_told(store, tmp_path):
     arguments = {"load": load, "store": store, "results": tmp_path / "rows.jsonl"}
     (failure,) = run(spec, "tiny", methods=["plus"], **arguments)
     assert "has 300 training images; expected 260" in str(failure)
+
+
+def test_a_file_that_was_cut_amid_a_data_set_gets_all_of_it_again(store, tmp_path):
+    go(store, tmp_path, methods=["full"])
+    path = tmp_path / "rows.jsonl"
+    whole = rows.load(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-3]) + lines[-3][:40])
+    with pytest.warns(rows.RowsWarning):
+        assert go(store, tmp_path, methods=["full"]) == []
+    again = rows.load(path)
+    assert [(row.data, row.metric, row.value) for row in again] == [
+        (row.data, row.metric, row.value) for row in whole
+    ]
+
+
+def test_a_seed_given_twice_is_measured_once(store, tmp_path):
+    go(store, tmp_path, methods=["plus"], seeds=[1, 1])
+    found = rows.load(tmp_path / "rows.jsonl")
+    assert len(found) == len({(row.data, row.task, row.score, row.metric) for row in found})
+
+
+def test_of_two_runs_side_by_side_one_trains(store):
+    """The other waits for its network, so that all outputs are of the same one."""
+    trained = []
+
+    def train():
+        trained.append(Classifier(ConvNet(1, 3, image_size=8, channels=4), "edl"))
+        time.sleep(0.2)
+        return trained[-1], History((), 0, False)
+
+    with ThreadPoolExecutor(2) as pool:
+        tasks = [pool.submit(store.classifier, "key", train) for _ in range(2)]
+        one, other = (task.result() for task in tasks)
+    assert len(trained) == 1
+    images = torch.rand(2, 1, 8, 8)
+    assert torch.equal(one.predict(images).probs, other.predict(images).probs)
+
+
+def test_a_damaged_network_in_the_cache_says_what_to_do_and_its_outputs_go_with_it(store, tmp_path):
+    go(store, tmp_path, methods=["plus"])
+    (model,) = store.folder.glob("*/model.daedl")
+    model.write_bytes(model.read_bytes()[:100])
+    (failure,) = go(store, tmp_path, methods=["full"])
+    assert f"delete the folder {model.parent}" in str(failure)
+    model.unlink()
+    outputs = model.parent / "noise.safetensors"
+    before = outputs.stat().st_mtime_ns
+    assert go(store, tmp_path, methods=["full"]) == []
+    assert outputs.stat().st_mtime_ns > before
 
 
 def test_a_failed_cell_does_not_stop_the_others(store, tmp_path, monkeypatch):

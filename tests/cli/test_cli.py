@@ -69,6 +69,8 @@ def test_experiments_are_listed_and_misspelt_ones_suggested(tmp_path: Path) -> N
     assert "did you mean 'mnist-ood'" in wrong.output
     wrong = runner.invoke(app, ["bench", "run", "mnist-ood", "--seeds", "some"])
     assert "expected numbers as in 0, 0-4 or 0,2,5" in wrong.output
+    wrong = runner.invoke(app, ["bench", "run", "mnist-ood", "--seeds", "4-0"])
+    assert "seeds are '4-0'; expected numbers" in wrong.output
     assert torch.get_num_threads() == 1
 
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from daedl import methods
 from daedl.bench import tasks
 from daedl.bench.rows import Measured, Row, row
+from daedl.bench.spec import digest
 from daedl.bench.trained import SILENT, Progress, Samples, Trained, Training, train_methods
 from daedl.methods import Method
 from daedl.networks import MLP
@@ -46,6 +47,10 @@ class Settings:
     hidden: tuple[int, ...] = (128, 128, 128)
     coefficient: float = 3.0
     training: Training = Training(max_epochs=60, batch_size=64, patience=20)  # noqa: RUF009 (frozen)
+
+    def key(self) -> str:
+        """What identifies figures measured with these settings."""
+        return digest(asdict(self))
 
     def plan(self) -> dict[Method, Training]:
         """The three panels of the figure, all trained alike."""
@@ -97,6 +102,7 @@ class Result:
                     data=data,
                     seed=self.seed,
                     seconds=trained.seconds,
+                    spec=self.settings.key(),
                 )
                 for data, figures in found.items()
                 for measured in figures

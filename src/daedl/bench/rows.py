@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from filelock import FileLock
 
 from daedl.storage import write_atomically
 
@@ -110,15 +111,13 @@ def save(path: Path, rows: Iterable[Row]) -> None:
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
-    """Write `rows` after those that the file `path` holds, if it exists.
+    """Write `rows` after those that the file `path` holds, if it exists; all of them or none.
 
-    In one write at the end of the file, so that several runs may append to it side by side.
+    Several runs may append to it side by side: the file is locked meanwhile.
     """
-    if path.exists() and (held := path.read_bytes()) and not held.endswith(b"\n"):
-        whole = "".join(line + "\n" for line in _whole_lines(path))
-        write_atomically(path, whole.encode())
-    with path.open("ab", buffering=0) as file:
-        file.write(_lines(rows).encode())
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        before = "".join(line + "\n" for line in _whole_lines(path)) if path.exists() else ""
+        write_atomically(path, (before + _lines(rows)).encode())
 
 
 def load(path: Path) -> list[Row]:
@@ -136,7 +135,7 @@ def load(path: Path) -> list[Row]:
 
 
 def _whole_lines(path: Path) -> list[str]:
-    """The lines of `path`, without a last one that was cut off, as by a full disk; it is reported."""
+    """The lines of `path`; if the last was cut off, without it and what was measured together with it."""
     # A line that was cut off may end amid a character.
     text = path.read_bytes().decode("utf-8", "replace")
     lines = text.splitlines()
@@ -144,13 +143,25 @@ def _whole_lines(path: Path) -> list[str]:
         try:
             json.loads(lines[-1])
         except json.JSONDecodeError:
+            kept = _without_last_group(lines[:-1])
             warnings.warn(
-                f"the last line of {path} is cut off and left out: {lines[-1][:60]!r}; what it "
-                "held will be measured again",
+                f"the last line of {path} is cut off and left out, with {len(lines) - 1 - len(kept)} "
+                f"rows that were measured together with it: {lines[-1][:60]!r}; they will be measured "
+                "again",
                 RowsWarning,
                 stacklevel=3,
             )
-            return lines[:-1]
+            return kept
+    return lines
+
+
+def _without_last_group(lines: list[str]) -> list[str]:
+    """`lines` without the last ones that have the same circumstances: a group is whole or absent."""
+    same = ("experiment", "method", "seed", "seconds", "spec")
+    circumstances = [[json.loads(line).get(key) for key in same] for line in lines]
+    last = circumstances[-1:]
+    while lines and circumstances[len(lines) - 1 : len(lines)] == last:
+        lines = lines[:-1]
     return lines
 
 

@@ -1,7 +1,7 @@
 """Running experiments: each cell is one method with one seed; rows are kept as soon as they exist."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from daedl.bench import moons, rows, tasks
+from daedl.bench import figures, moons, rows, tasks
 from daedl.bench.data import Batches, ImageSet, augmentation, corrupted_sets
 from daedl.bench.rows import Measured, Row
 from daedl.bench.spec import Catalogue, Experiment, Protocol, cell_key, training_key
@@ -19,6 +19,7 @@ from daedl.classifier import Classifier
 from daedl.methods import Method
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
+from daedl.storage import write_atomically
 from daedl.training import History, fit
 
 Load = Callable[[str, str], ImageSet]
@@ -71,9 +72,13 @@ class Cell:
             )
         return images.parted(val, self.seed)
 
+    @cached_property
+    def _input_shape(self) -> tuple[int, ...]:
+        return self.protocol.build().input_shape
+
     def _batches(self, images: ImageSet, size: int = 256) -> Batches:
         """Images in order, of the shape and the range that the network is trained on."""
-        channels, side, _ = self.protocol.build().input_shape
+        channels, side, _ = self._input_shape
         fitting = images.converted(channels, side)
         return fitting.batches(size, mean=self.protocol.mean, std=self.protocol.std)
 
@@ -201,28 +206,29 @@ def run(
     A second identical run costs nothing; one with more unknown sets predicts these alone. A data set
     that can't be had is left out, and known before anything is trained.
     """
+    rows.commit()  # that of the code which is running, whatever is committed meanwhile
     experiment = catalogue.experiment(name)
     if experiment.kind == "moons":
-        return _run_moons(results, seeds, progress)
+        return _run_moons(results, seeds, progress, bool(methods or protocol))
     chosen = experiment.protocol(protocol)
     labels = {label: catalogue.method(label) for label in methods or experiment.methods}
     held = rows.load(results) if results.exists() else []
     done = {(row.spec, row.method, row.data) for row in held}
-    todo: list[tuple[str, Cell, list[str]]] = []
-    for seed in seeds:
-        for label, method in labels.items():
-            cell = Cell(chosen, method, seed, load, store, progress)
-            missing = [
-                unit for unit in experiment.units if (cell.key, label, _last(unit)) not in done
-            ]
-            if missing:
-                todo.append((label, cell, missing))
+    todo = [
+        (label, method, seed, missing)
+        for seed in dict.fromkeys(seeds)
+        for label, method in labels.items()
+        if (missing := _missing(experiment, label, cell_key(chosen, method, seed), done))
+    ]
     wanted = dict.fromkeys(unit for *_, missing in todo for unit in missing)
     failures = list(_unobtainable(wanted, load))
+    for failure in failures:
+        progress.starts(f"left out, as it can't be had: {failure.where}")
     lost = {failure.where for failure in failures}
-    for label, cell, missing in todo:
-        where = f"{label}, seed {cell.seed}"
+    for label, method, seed, missing in todo:
+        where = f"{label}, seed {seed}"
         progress.starts(f"{experiment.name} · {chosen.name} · {where}")
+        cell = Cell(chosen, method, seed, load, store, progress)
         try:
             cell.prepare()
         except Exception as error:
@@ -236,13 +242,39 @@ def run(
     return failures
 
 
-def _run_moons(results: Path, seeds: Iterable[int], progress: Progress) -> list[Failure]:
-    held = {row.seed for row in rows.load(results)} if results.exists() else set()
-    for seed in seeds:
-        if seed not in held:
-            rows.append(results, moons.run(seed, progress=progress).rows())
-    failed = [claim for claim, holds in moons.checks(rows.load(results)).items() if not holds]
-    return [Failure(claim, ValueError("not borne out by the rows")) for claim in failed]
+def _missing(
+    experiment: Experiment, label: str, key: str, done: Collection[tuple[str, str, str]]
+) -> list[str]:
+    """The units of a cell that have no rows yet."""
+    return [unit for unit in experiment.units if (key, label, _last(unit)) not in done]
+
+
+def _run_moons(
+    results: Path, seeds: Iterable[int], progress: Progress, restricted: bool
+) -> list[Failure]:
+    """Rows of all three methods for each seed, and the first one's figure beside them."""
+    if restricted:
+        raise ValueError(
+            "methods or a protocol were chosen for two moons; expected neither, as it trains three "
+            "methods in one way: leave them out"
+        )
+    held = {(row.spec, row.seed) for row in rows.load(results)} if results.exists() else set()
+    spec, failures = moons.Settings().key(), []
+    for seed in dict.fromkeys(seeds):
+        if (spec, seed) in held:
+            continue
+        try:
+            found = moons.run(seed, progress=progress)
+            rows.append(results, found.rows())
+            if not held and seed == 0:
+                figure = figures.png(figures.moons_maps(found))
+                write_atomically(results.with_suffix(".png"), figure)
+        except Exception as error:
+            failures.append(Failure(f"seed {seed}", error))
+    measured = [row for row in rows.load(results) if row.spec == spec] if results.exists() else []
+    claims = moons.checks(measured) if measured else {}
+    unmet = [claim for claim, holds in claims.items() if not holds]
+    return failures + [Failure(claim, ValueError("not borne out by the rows")) for claim in unmet]
 
 
 def _last(unit: str) -> str:
@@ -254,10 +286,11 @@ def _last(unit: str) -> str:
 def _unobtainable(units: Iterable[str], load: Load) -> Iterator[Failure]:
     """Those that can't be loaded, each with the reason."""
     for unit in units:
-        names = [name for group in corrupted_sets(unit).values() for name in group]
+        groups = list(corrupted_sets(unit).values())
         try:
-            load(names[0] if names else unit, "test")
-        except (OSError, ValueError) as error:
+            for name in groups[0] if groups else [unit]:
+                load(name, "test")
+        except Exception as error:
             yield Failure(unit, error)
 
 
@@ -272,8 +305,8 @@ def measure(experiment: Experiment, label: str, cell: Cell, unit: str) -> Iterat
     else:
         found = {unit: cell.ood_detection(experiment.test, unit)}
     seconds = time.perf_counter() - started
-    for data, figures in found.items():
-        for measured in figures:
+    for data, all_of_it in found.items():
+        for measured in all_of_it:
             yield rows.row(
                 measured,
                 experiment=experiment.name,

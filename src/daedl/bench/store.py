@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import safetensors.torch
+from filelock import FileLock
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -33,15 +34,33 @@ class Store:
 
     def classifier(self, key: str, train: Callable[[], tuple[Classifier, History]]) -> Classifier:
         """The trained classifier of `key`, trained now if it isn't there; then its checkpoint goes."""
-        path = self._place(key) / "model.daedl"
-        if path.exists():
-            return Classifier.load(path)
-        classifier, history = train()
-        # First, so that no model is ever without it.
-        write_atomically(self._history(key), json.dumps(asdict(history)).encode())
-        classifier.save(path)
-        self.checkpoint(key).unlink(missing_ok=True)
+        place = self._place(key)
+        path = place / "model.daedl"
+        # Of several runs one trains, the others wait for its network.
+        with FileLock(place / ".lock"):
+            if path.exists():
+                return self._load(path)
+            classifier, history = train()
+            for stale in place.glob("*.safetensors"):  # of a network that was deleted
+                stale.unlink()
+            # First, so that no model is ever without it.
+            write_atomically(self._history(key), json.dumps(asdict(history)).encode())
+            classifier.save(path)
+            self.checkpoint(key).unlink(missing_ok=True)
         return classifier
+
+    def has(self, key: str) -> bool:
+        """Whether the network of `key` is trained."""
+        return (self.folder / key / "model.daedl").exists()
+
+    def _load(self, path: Path) -> Classifier:
+        try:
+            return Classifier.load(path)
+        except ValueError as error:
+            raise ValueError(
+                f"{error} (this one is in the cache: delete the folder {path.parent}, and it is "
+                "trained again)"
+            ) from error
 
     def history(self, key: str) -> History:
         """How the training of `key` went, which is done."""

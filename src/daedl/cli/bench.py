@@ -76,7 +76,7 @@ def run_experiment(
             store=Store((cache or datasets.data_root(data) / "runs").expanduser()),
             results=results / f"{name}.jsonl",
             protocol=protocol,
-            methods=methods.split(",") if methods else None,
+            methods=[each.strip() for each in methods.split(",")] if methods else None,
             seeds=chosen,
             progress=Progress(),
         )
@@ -118,6 +118,9 @@ def _seeds(text: str) -> list[int]:
     """Seeds from "0-4" or "0,2,5"."""
     try:
         spans = [part.partition("-") for part in text.split(",")]
-        return [s for a, _, b in spans for s in range(int(a), int(b or a) + 1)]
+        found = [range(int(a), int(b or a) + 1) for a, _, b in spans]
+        if not all(found):
+            raise ValueError("a span is empty")
+        return [seed for span in found for seed in span]
     except ValueError as error:
         raise ValueError(f"seeds are {text!r}; expected numbers as in 0, 0-4 or 0,2,5") from error

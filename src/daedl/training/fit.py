@@ -61,8 +61,9 @@ def fit(
         batch_size: for arrays and datasets; a loader has its own.
         learning_rate, lr_decay: of the default optimiser and schedule.
         schedule: "exponential" multiplies the rate by `lr_decay` after each epoch; "one-cycle" takes
-            it up to `learning_rate` and down to zero over `max_epochs`, batch by batch, which needs
-            fewer epochs (Smith and Topin, 2018).
+            it up to `learning_rate` and down to zero over `max_epochs`, batch by batch, and Adam's
+            first beta the other way, as PyTorch's OneCycleLR does by default: it needs fewer epochs
+            (Smith and Topin, 2018).
         optimizer: builds another optimiser from the parameters, e.g. `partial(SGD, lr=0.1)`.
         scheduler: builds another schedule from the optimiser; stepped after each epoch, or after each
             batch if it is a OneCycleLR or CyclicLR.

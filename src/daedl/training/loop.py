@@ -110,7 +110,10 @@ class Run:
             "network": [type(network).__name__, network.arguments],
             "method": [method.name, method.arguments()],
             "optimizer": type(optimizer).__name__,
-            "schedule": type(self.scheduler).__name__,
+            "schedule": [
+                type(self.scheduler).__name__,
+                *(getattr(self.scheduler, name, None) for name in ("gamma", "total_steps")),
+            ],
             "learning rate": optimizer.param_groups[0]["lr"],
             "gradient clip": plan.gradient_clip,
             "seed": plan.seed,
