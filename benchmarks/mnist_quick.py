@@ -29,7 +29,7 @@ from daedl.bench.trained import Progress
 
 PATH = Path(__file__).parent / "results" / "mnist_quick_choice.jsonl"
 FIRST_SEED = 100
-# Rates first, then epochs and batches at the best of them.
+# Rates first, then one epoch more at the best of them, then half the batch at a lower rate.
 ONE_CYCLE = ((4, 64, 3e-3), (4, 64, 6e-3), (4, 64, 1.2e-2), (5, 64, 6e-3), (5, 32, 4e-3))
 
 

@@ -156,10 +156,14 @@ class TestMeasurements:
     def test_the_last_of_two_rows_counts(self):
         assert summary(found(*ood("daedl", [0.9]), *ood("daedl", [0.8], spec="other"))).mean == 0.8
 
-    def test_a_row_with_the_present_settings_goes_before_later_ones(self):
+    def test_rows_of_other_settings_are_left_out_where_there_are_present_ones(self):
+        """Also those of seeds that weren't measured again: a mean over both would mean nothing."""
         key = cell_key(CATALOGUE.protocols["mnist-quick"], CATALOGUE.method("daedl"), 0)
-        measurements = found(*ood("daedl", [0.9], spec=key), *ood("daedl", [0.8], spec="old"))
-        assert summary(measurements).mean == 0.9
+        old = [*ood("daedl", [0.8, 0.7], spec="old"), *ood("edl", [0.6], spec="old")]
+        measurements = found(*ood("daedl", [0.9], spec=key), *old)
+        assert summary(measurements) == Summary.of([0.9])
+        assert summary(measurements, "edl").mean == 0.6
+        assert measurements.stale == 2
 
     def test_equal_methods_share_their_rows(self):
         measurements = found(

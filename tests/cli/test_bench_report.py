@@ -79,4 +79,4 @@ def test_findings_beside_the_rows_become_a_section(results: Path, tmp_path: Path
     page = (tmp_path / "report" / "report.html").read_text()
     assert "<h3>Brier</h3>" in page
     assert "<p>It is &lt;worse&gt;, as known images are tempered.</p>" in page
-    assert "### Brier\n\nIt is <worse>, as" in (tmp_path / "report" / "report.md").read_text()
+    assert "### Brier\n\nIt is <worse>,\nas" in (tmp_path / "report" / "report.md").read_text()

@@ -90,6 +90,11 @@ class Cell:
         return found
 
     @property
+    def trained(self) -> bool:
+        """Whether the network is in the store."""
+        return self.store.has(self._training_key)
+
+    @property
     def history(self) -> History:
         """How training went."""
         self.classifier  # noqa: B018 (it trains)

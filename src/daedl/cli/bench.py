@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from daedl.bench import comparison, estimate, runner, spec
 from daedl.bench import data as datasets
@@ -29,20 +29,26 @@ def list_experiments(
     """
     catalogue, console = spec.catalogue(), Console()
     epochs: dict[str, float] = {}
-    table = Table("experiment", "what", "protocols", "methods", "against", "a seed takes up to")
+    # Names are to be typed: they are never cut, whatever the width.
+    name = Column("experiment", no_wrap=True, overflow="ignore")
+    table = Table(
+        name, "what", "methods", "against", "training a seed takes up to", show_lines=True
+    )
     with using_threads(threads), console.status("timing a few training steps"):
         for each in catalogue.experiments.values():
             times = []
             for short, protocol in each.protocols.items():
-                if not plain and protocol.name not in epochs:
+                if plain:
+                    times.append(short)
+                    continue
+                if protocol.name not in epochs:
                     method = catalogue.method(each.methods[0]).trained_as()
                     epochs[protocol.name] = estimate.an_epoch(protocol, method)
                 count = estimate.trainings(catalogue, each, protocol)
-                most = epochs.get(protocol.name, 0) * count * protocol.training["max_epochs"]
-                times.append(f"{short}: {estimate.told(most)} ({count} trainings)")
-            times = times or ["about a minute"]
-            cells = each.name, each.title, ", ".join(each.protocols), ", ".join(each.methods)
-            table.add_row(*cells, ", ".join(each.units[1:]), "" if plain else "\n".join(times))
+                most = epochs[protocol.name] * count * protocol.training["max_epochs"]
+                times.append(f"{short}: {estimate.told(most)}")
+            cells = each.name, each.title, ", ".join(each.methods), ", ".join(each.units[1:])
+            table.add_row(*cells, "\n".join(times) or "a minute")
     console.print(table)
 
 

@@ -21,20 +21,23 @@ def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: 
 
     Arguments:
         results: the folder with the rows; a file findings.md there, of what people found out about
-            them, becomes a section.
+            them in paragraphs and ### headings, becomes a section, and so does two-moons.png.
         cache: the folder with trained networks and their outputs, which pictures are drawn from;
             nothing is trained, and the tables are written without it.
         load: gives images where the cache has a network but not its outputs.
     """
     found = measured.load(results, catalogue)
     out = prepared(out)
-    findings = results / "findings.md"
+    findings, moons = results / "findings.md", results / f"{measured.MOONS}.png"
     content = page.gather(
         found,
         pictures.of_networks(found, cache, load),
         pictures.of_corruptions(found),
         findings.read_text("utf-8") if findings.exists() else "",
+        moons.read_bytes() if moons.exists() else None,
     )
+    if content.moons_picture is not None:
+        write_atomically(out / moons.name, content.moons_picture)
     for gallery in (*content.networks, *content.corruptions):
         for picture in gallery.pictures:
             write_atomically(out / f"{picture.name}.png", picture.data)

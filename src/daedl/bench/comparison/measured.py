@@ -69,13 +69,27 @@ class Measurements:
     def rows(self) -> dict[tuple[Key, int], Row]:
         """One row a figure and seed.
 
-        Experiments share networks, so that a figure may be found twice. A row that was measured with
-        the catalogue's settings as they are now goes before others, a later one before an earlier.
+        Experiments share networks, so that a figure may be found twice; then the later row counts.
         """
+        return {(self._key(row), row.seed): row for row in self._asked if not self._is_stale(row)}
+
+    @property
+    def stale(self) -> int:
+        """Rows that were left out: measured with other settings than the catalogue's."""
+        return sum(map(self._is_stale, self._asked))
+
+    @cached_property
+    def _asked(self) -> list[Row]:
         experiments = self.catalogue.experiments
-        chosen = [row for row in self.found if row.protocol and row.experiment in experiments]
-        chosen.sort(key=self._is_current)  # keeps the order otherwise
-        return {(self._key(row), row.seed): row for row in chosen}
+        return [row for row in self.found if row.protocol and row.experiment in experiments]
+
+    def _is_stale(self, row: Row) -> bool:
+        """Whether a cell like it, of any seed, was measured with the settings as they are now, but not it."""
+        return not self._is_current(row) and (row.protocol, row.method) in self._renewed
+
+    @cached_property
+    def _renewed(self) -> set[tuple[str, str]]:
+        return {(row.protocol, row.method) for row in self._asked if self._is_current(row)}
 
     @cached_property
     def summaries(self) -> Mapping[Key, Summary]:

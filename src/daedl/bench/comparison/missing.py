@@ -93,6 +93,10 @@ def _template(
     ]
     if not fitting:
         return ""
-    fitting.sort(key=lambda pair: (pair[0].name != table.name, method not in pair[0].methods))
+    # The experiment that has most of the table's methods, so that one command runs them all, and asks
+    # least besides.
+    fitting.sort(
+        key=lambda pair: (-len(set(table.rows) & set(pair[0].methods)), len(pair[0].units))
+    )
     experiment, short = fitting[0]
     return command(experiment.name, short, "{}", SEEDS)

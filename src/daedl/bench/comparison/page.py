@@ -13,6 +13,8 @@ from daedl.bench.comparison.pictures import Gallery
 from daedl.bench.comparison.protocols import Run
 from daedl.bench.report import inline, template
 
+MISPAIRED = "daedl-mispaired"  # the label of benchmarks/pairing.py
+
 
 @dataclass(frozen=True)
 class Content:
@@ -22,7 +24,11 @@ class Content:
         aliases: pairs of labels that mean the same method.
         claims: what the figure of the two moons claims, and whether the rows bear it out.
         further: our own tables by protocol.
-        findings: paragraphs of what people found out about the figures; one with ### is a heading.
+        findings: what people found out about the figures, in Markdown.
+        paragraphs: the same; one that begins with ### is a heading.
+        stale: rows that were left out, as they are of other settings.
+        mispaired: whether there are figures with densities of other images.
+        moons_picture: the figure of the two moons.
     """
 
     tallies: list[Tally]
@@ -35,7 +41,11 @@ class Content:
     claims: dict[str, bool]
     further: list[tuple[str, list[Sheet]]]
     gaps: list[Gap]
-    findings: list[str]
+    findings: str
+    paragraphs: list[str]
+    stale: int
+    mispaired: bool
+    moons_picture: bytes | None
 
 
 def gather(
@@ -43,6 +53,7 @@ def gather(
     networks: Sequence[Gallery],
     corruptions: Sequence[Gallery],
     findings: str = "",
+    moons_picture: bytes | None = None,
 ) -> Content:
     """The paper's tables beside what was measured, and everything else that is said."""
     tables = list(paper.tables().values())
@@ -57,7 +68,11 @@ def gather(
         claims=_claims(measured),
         further=[(name, further.sheets(name, measured)) for name in measured.all_protocols],
         gaps=missing.gaps(tables, measured),
-        findings=[" ".join(each.split()) for each in findings.split("\n\n") if each.strip()],
+        findings=findings.strip(),
+        paragraphs=[" ".join(each.split()) for each in findings.split("\n\n") if each.strip()],
+        stale=measured.stale,
+        mispaired=any(row.method == MISPAIRED for row in measured.found),
+        moons_picture=moons_picture,
     )
 
 
