@@ -3,6 +3,7 @@
 import _thread
 import csv
 import json
+import shutil
 import struct
 import threading
 import time
@@ -94,6 +95,18 @@ class TestTraining:
         assert loaded.class_names == ["cat", "dog", "owl"]
         assert loaded.network.input_shape == (3, 8, 8)
 
+    def test_the_model_has_a_place_by_default(
+        self, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        arguments = "train", "--data", world / "train", "--size", 8, "--epochs", 1
+        result = call(*arguments)
+        assert result.exit_code == 0, result.output
+        assert "daedl predict model.daedl IMAGE.png" in result.stdout
+        assert [path.name for path in tmp_path.iterdir()] == ["model.daedl"]
+        assert call("evaluate", "model.daedl", "--id", world / "test").exit_code == 0
+        assert "model.daedl exists already" in refused(*arguments)
+
     def test_the_seed_decides_every_draw(self, world: Path, tmp_path: Path) -> None:
         files = [tmp_path / f"{i}.daedl" for i in range(3)]
         for file, seed in zip(files, (5, 5, 6), strict=True):
@@ -136,6 +149,14 @@ class TestTraining:
         method = daedl.Classifier.load(out).method
         assert (method.leave_one_out, method.covariance) == (True, "tied")
         assert (method.kl_weight, method.spectral) == (1, None)
+
+    def test_settings_may_be_typed_as_they_are_told(self, world: Path, tmp_path: Path) -> None:
+        out = tmp_path / "m.daedl"
+        told = refused(*small(world / "train", out, "--set", "spectral=true"))
+        value = told.partition("such as ")[2].strip().replace("kernel", "operator")
+        result = call(*small(world / "train", out, "--set", f"spectral={value}"))
+        assert result.exit_code == 0, result.output
+        assert daedl.Classifier.load(out).method.spectral == daedl.SpectralNorm(norm="operator")
 
     def test_a_bad_density_says_what_to_do(self, tmp_path: Path) -> None:
         """Few samples for many features: known images fall below the range."""
@@ -261,6 +282,8 @@ class TestRefusedTraining:
             (["--set", "leave_one_out=no"], "'no'; expected a value such as false"),
             (["--set", "kl_weight=true"], "'true'; expected a value such as 0.05"),
             (["--set", "covariance=round"], "round"),
+            (["--set", "spectral=true"], '\'true\'; expected a value such as {"norm": "kernel"'),
+            (["--set", "spectral=true", "--method", "edl"], "expected a value such as null"),
             (["--set", "spectral=5"], "daedl refuses its settings: spectral is 5"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -363,16 +386,35 @@ class TestEvaluation:
             found = [record["value"] for record in json.loads(result.stdout)]
             assert found == [record["value"] for record in folder]
 
+    @pytest.mark.parametrize("names", [["dog", "owl"], ["owl"]], ids=" ".join)
+    def test_some_of_the_classes_are_enough(
+        self, world: Path, model: Path, tmp_path: Path, names: list[str]
+    ) -> None:
+        whole = read_folder(world / "test", size=8)
+        labels = daedl.Classifier.load(model).predict(whole.images / 255).labels
+        of_these = torch.tensor([list(COLOURS)[label] in names for label in whole.labels])
+        expected = float((labels == whole.labels)[of_these].double().mean())
+        for name in names:
+            shutil.copytree(world / "test" / name, tmp_path / "some" / name)
+        some = read_folder(tmp_path / "some", size=8)
+        arrays = {"images": some.images.numpy(), "labels": some.labels.numpy()}
+        np.savez(tmp_path / "some.npz", **arrays, class_names=names)
+        for data in ("some", "some.npz"):
+            result = call("evaluate", model, "--id", tmp_path / data, "--format", "json")
+            assert result.exit_code == 0, result.output
+            assert json.loads(result.stdout)[0]["images"] == 4 * len(names)
+            assert json.loads(result.stdout)[0]["value"] == expected > 0.5
+
     def test_other_classes_are_named(self, world: Path, model: Path, tmp_path: Path) -> None:
         data = draw(tmp_path / "pets", 1)
         (data / "owl").rename(data / "eel")
         told = refused("evaluate", model, "--id", data)
-        assert "add, remove or rename eel, owl" in told
+        assert "doesn't know (eel); expected some of cat, dog, owl" in told
         read = read_folder(data, size=8)
         arrays = {"images": read.images.numpy(), "labels": read.labels.numpy()}
         np.savez(tmp_path / "a.npz", **arrays, class_names=["cat", "dog", "eel"])
         told = refused("evaluate", model, "--id", tmp_path / "a.npz")
-        assert "doesn't know (eel) and lacks some that it does (owl)" in told
+        assert "doesn't know (eel); expected some of cat, dog, owl" in told
         np.savez(tmp_path / "b.npz", images=arrays["images"], labels=arrays["labels"] + 1)
         told = refused("evaluate", model, "--id", tmp_path / "b.npz")
         assert "go up to 3; expected 0 to 2" in told

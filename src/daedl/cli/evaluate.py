@@ -42,7 +42,7 @@ def evaluate(
         str,
         typer.Option(
             "--id",
-            help="Images of known classes: a folder with a subfolder for each class of the model, a "
+            help="Images of known classes: a folder with a subfolder for each class, a "
             ".npz file, or the name of a data set, whose test images are taken.",
         ),
     ],

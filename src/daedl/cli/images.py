@@ -1,7 +1,7 @@
 """Images that a command is pointed at: a folder, an .npz file or a data set's name, made to fit a network."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,6 @@ def read(
     channels: int | None = None,
     size: int | None = None,
     *,
-    class_names: Sequence[str] | None = None,
     labelled: bool = True,
 ) -> ImageSet:
     """The images of `source`; where a folder and a data set have the same name, those of the folder.
@@ -46,7 +45,6 @@ def read(
         root: where data sets lie.
         channels, size: what images are converted to. By default images in a folder become colour of
             32 x 32 pixels; others keep their channels, and become square if they aren't.
-        class_names: subfolders in the order of the labels, by default in alphabetical order.
         labelled: False takes every image in and below a folder, or of a .npz file without labels.
     """
     path = Path(source).expanduser()
@@ -56,7 +54,6 @@ def read(
                 path,
                 channels=channels or 3,
                 size=size or FOLDER_SIZE,
-                class_names=class_names,
                 labelled=labelled,
                 split=split,
             )
@@ -68,9 +65,9 @@ def read(
 
 
 def read_known(source: str, model: Classifier, root: Path | None) -> ImageSet:
-    """Labelled test images as `model` takes them, with its classes' labels."""
+    """Labelled test images of some or all of its classes as `model` takes them, with its labels."""
     names = class_names(model)
-    found = read(source, "test", root, *image_shape(model), class_names=names)
+    found = read(source, "test", root, *image_shape(model))
     own = found.class_names
     if own is None:
         if int(found.labels.max()) >= len(names):
@@ -80,12 +77,10 @@ def read_known(source: str, model: Classifier, root: Path | None) -> ImageSet:
                 "classes"
             )
         return found
-    if set(own) != set(names):
-        foreign, missing = sorted(set(own) - set(names)), sorted(set(names) - set(own))
+    if foreign := sorted(set(own) - set(names)):
         raise ValueError(
-            f"{source} has classes that the model doesn't know ({', '.join(foreign) or 'none'}) and "
-            f"lacks some that it does ({', '.join(missing) or 'none'}); expected "
-            f"{', '.join(names)}: choose the data of its classes"
+            f"{source} has classes that the model doesn't know ({', '.join(foreign)}); expected some of "
+            f"{', '.join(names)}: choose the data of its classes, or rename or remove others"
         )
     places = torch.tensor([names.index(name) for name in own])
     return replace(found, labels=places[found.labels], class_names=tuple(names))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -33,9 +33,16 @@ def _setting(kind: type[Method], text: str) -> tuple[str, Any]:
     default, value = look_up(table, name, f"setting of {kind.name}"), _value(typed)
     if not _is_like(value, default):
         raise ValueError(
-            f"the setting {name} is {typed!r}; expected a value such as {json.dumps(default)}"
+            f"the setting {name} is {typed!r}; expected a value such as {_as_typed(default)}"
         )
     return name, value
+
+
+def _as_typed(value: Any) -> str:
+    """`value` as one types it: settings of a part, such as SpectralNorm, as an object of JSON."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    return json.dumps(value, default=repr)
 
 
 def _value(typed: str) -> Any:

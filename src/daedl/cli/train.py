@@ -41,7 +41,7 @@ def train(
             "`images` and `labels`, or the name of a data set, whose training images are taken."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="File for the model.")],
+    out: Annotated[Path, typer.Option(help="File for the model.")] = Path("model.daedl"),
     root: Root = None,
     method: Annotated[str, typer.Option(help=f"{', '.join(methods.METHODS)}.")] = "daedl",
     settings: Annotated[

@@ -73,6 +73,8 @@ def test_what_is_admitted_runs_none_of_numpys_code(tmp_path):
     [
         b"\x80\x02}r" + struct.pack("<I", (1 << 31) - 1) + b".",  # an object of that number
         b"\x80\x04\x8e" + struct.pack("<Q", 1 << 30) + b"few",  # that many bytes
+        b"\x80\x04\x8d" + struct.pack("<Q", 1 << 30) + b"few",  # that many letters
+        b"\x80\x05\x96" + struct.pack("<Q", 500_000_000),  # that many bytes to write to
     ],
 )
 def test_a_batch_of_a_few_bytes_takes_no_memory(tmp_path, content, little_memory):
@@ -85,7 +87,42 @@ def test_a_batch_of_a_few_bytes_takes_no_memory(tmp_path, content, little_memory
 @pytest.mark.parametrize(
     ("content", "text"),
     [
+        (bytearray(b"few"), "it holds the instruction BYTEARRAY8"),
+        ({1, 2}, "it holds the instruction EMPTY_SET"),
+        ([1 << 20_000], "it holds the instruction LONG4"),  # too many digits to be told
+    ],
+)
+def test_instructions_that_no_batch_needs_are_refused(tmp_path, content, text):
+    path = written(tmp_path / "batch", {"labels": [content]}, protocol=5)
+    with pytest.raises(ValueError, match=f"refused, and nothing in it was run: {text}") as caught:
+        cifar.read([path])
+    assert str(path) in str(caught.value)
+
+
+class OfShape:
+    """Pickled as an array of a shape that NumPy would refuse."""
+
+    def __init__(self, shape: object) -> None:
+        self.shape = shape
+
+    def __reduce__(self):
+        create, arguments, _ = DATA.__reduce__()
+        return create, arguments, (1, self.shape, np.dtype("u1"), False, DATA.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
         ([1, 2], "holds a list"),
+        (
+            {"data": DATA, "labels": [0, 1, 2, 2**70]},
+            "from 0 to 1180591620717411303424; expected 0",
+        ),
+        ({"data": DATA, "labels": [0, 1, 2, -1]}, "from -1 to 2; expected 0 to 99"),
+        ({"data": OfShape((None, 3072)), "labels": [0] * 4}, r"shape \(None, 3072\)"),
+        ({"data": OfShape((4.0, 3072)), "labels": [0] * 4}, r"shape \(4.0, 3072\)"),
+        ({"data": OfShape((4, 3072.0)), "labels": [0] * 4}, r"shape \(4, 3072.0\)"),
+        ({"\ud800": 1}, "no array under `data`"),
         ({"labels": [0]}, "no array under `data`"),
         ({"data": DATA[:, :5], "labels": [0] * 4}, r"shape \(4, 5\)"),
         ({"data": DATA.astype(np.int16), "labels": [0] * 4}, "type 'i2'"),
@@ -97,6 +134,16 @@ def test_a_batch_of_a_few_bytes_takes_no_memory(tmp_path, content, little_memory
 def test_other_content_is_named(tmp_path, content, text):
     path = written(tmp_path / "batch", content)
     with pytest.raises(ValueError, match=text) as caught:
+        cifar.read([path])
+    assert str(path) in str(caught.value)
+
+
+def test_a_shape_too_deep_to_be_told_is_named(tmp_path):
+    path = written(tmp_path / "batch", {"data": OfShape("here"), "labels": [0] * 4}, protocol=3)
+    content = path.read_bytes()
+    assert content.count(b"X\4\0\0\0here") == 1
+    path.write_bytes(content.replace(b"X\4\0\0\0here", b")" + b"\x85" * 2000))
+    with pytest.raises(ValueError, match=r"shape \(\(\(") as caught:
         cifar.read([path])
     assert str(path) in str(caught.value)
 

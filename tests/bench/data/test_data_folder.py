@@ -48,6 +48,14 @@ def test_class_names_give_the_order_of_the_labels(folder):
         read_folder(folder, class_names=("cow", "cat"))
 
 
+def test_hidden_subfolders_alone_are_no_classes(folder):
+    save(folder / "_background" / "1.png", PIXELS[3])
+    save(folder / ".thumbnails" / "1.png", PIXELS[4])
+    found = read_folder(folder, size=None)
+    assert found.class_names == ("_background", "cat", "dog")
+    assert found.labels.tolist() == [0, 1, 1, 2]
+
+
 def test_without_labels_every_image_below_is_taken(folder):
     save(folder / "top.png", PIXELS[3])
     found = read_folder(folder, labelled=False)

@@ -81,16 +81,16 @@ def test_other_labels_are_refused(labels, error, text):
 
 def test_grey_becomes_colour_by_repetition():
     grey = a_set(shape=(1, 32, 32))
-    rgb = grey.as_rgb(32)
+    rgb = grey.converted(3, 32)
     assert rgb.shape == (3, 32, 32)
     assert rgb.images.is_contiguous()
     assert all(torch.equal(rgb.images[:, c], grey.images[:, 0]) for c in range(3))
-    assert rgb.as_rgb(32) is rgb
+    assert rgb.converted(3, 32) is rgb
 
 
 def test_colour_becomes_grey_as_pillow_does_it():
     rgb = a_set(shape=(3, 8, 8))
-    grey = rgb.as_grey(8)
+    grey = rgb.converted(1, 8)
     for image, expected in zip(grey.images, rgb.images, strict=True):
         reference = np.asarray(Image.fromarray(expected.permute(1, 2, 0).numpy()).convert("L"))
         assert np.abs(image[0].numpy().astype(int) - reference).max() <= 1  # Pillow rounds down
@@ -99,7 +99,7 @@ def test_colour_becomes_grey_as_pillow_does_it():
 @pytest.mark.parametrize("size", [20, 32])
 def test_sizes_change_as_pillow_changes_them(size):
     small = a_set(shape=(1, 28, 28))
-    for image, expected in zip(small.as_grey(size).images, small.images, strict=True):
+    for image, expected in zip(small.converted(1, size).images, small.images, strict=True):
         picture = Image.fromarray(expected[0].numpy())
         reference = np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
         assert np.abs(image[0].numpy().astype(int) - reference).max() <= 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from daedl.bench.data import svhn
+from daedl.bench.data import arrays, svhn
 from daedl.bench.data.matlab import read_mat
 
 RANDOM = np.random.default_rng(0)
@@ -98,6 +98,19 @@ def test_what_unpacks_to_too_much_is_refused_unread(path, little_memory):
         little_memory(),
         pytest.raises(ValueError, match="unpacks to 4,294,967,295 bytes") as caught,
     ):
+        svhn.read(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_the_limit_is_that_of_all_arrays_together(path, number, monkeypatch):
+    monkeypatch.setattr(arrays, "LARGEST", 64_000)
+    packed = {f"a{i}": np.zeros((60, 1000), np.uint8) for i in range(number)}
+    savemat(path, packed, do_compression=True)
+    if number == 1:
+        assert read_mat(path)["a0"].shape == (60, 1000)
+        return
+    with pytest.raises(ValueError, match=r"unpacks to 120,\d+ bytes, more than 64,000") as caught:
         svhn.read(path)
     assert str(path) in str(caught.value)
 

@@ -2,14 +2,16 @@
 
 A pickle is a program. These files need but dicts, lists, strings, integers and one array, so names that
 a file asks for are answered with two classes of ours that keep the array's state and do nothing, and
-any other name is refused: not even NumPy's own code runs on what the file says. Python's reader of
-pickles is used in place of C's, which sets aside a table as long as the largest number that a file
-gives to an object: ten bytes could fill the memory.
+any other name is refused: not even NumPy's own code runs on what the file says. So are instructions that
+no such file needs. Python's reader of pickles is used in place of C's, which sets aside a table as long
+as the largest number that a file gives to an object: ten bytes could fill the memory.
 """
 
 import io
 import pickle
+import reprlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,15 @@ from daedl.bench.data.arrays import Array, Pair, require_equal_counts
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
 LABEL_KEYS = (b"labels", b"fine_labels")
+CLASSES = 100  # of CIFAR-100; CIFAR-10 has fewer
+# Instructions that no batch needs: arrays are read as protocols up to 4 write them. BYTEARRAY8 sets aside
+# as many bytes as the file asks for; an integer of LONG4 may have too many digits to be told in an error.
+UNNEEDED = (
+    *("BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER", "LONG4"),
+    *("EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID"),
+    *("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
+    *("EMPTY_SET", "ADDITEMS", "FROZENSET"),
+)
 
 
 class _Array:
@@ -55,7 +66,16 @@ class _Refused(pickle.UnpicklingError):
     """A pickle asks for what these files don't need."""
 
 
+def _refuse(instruction: str, _: Any) -> None:
+    raise _Refused(f"it holds the instruction {instruction}")
+
+
 class _Unpickler(pickle._Unpickler):
+    dispatch = {  # noqa: RUF012 (as in the class above)
+        **pickle._Unpickler.dispatch,
+        **{getattr(pickle, name)[0]: partial(_refuse, name) for name in UNNEEDED},
+    }
+
     def find_class(self, module_name: str, global_name: str, /) -> type:
         try:
             return _ADMITTED[module_name, global_name]
@@ -96,7 +116,10 @@ def _unpickled(path: Path) -> dict[Any, Any]:
             f"{path} holds a {type(batch).__name__}; expected a CIFAR batch, a dict: download it again"
         )
     # Written by Python 2 the keys are bytes, by Python 3 most often strings.
-    return {key.encode() if isinstance(key, str) else key: value for key, value in batch.items()}
+    return {
+        key.encode(errors="replace") if isinstance(key, str) else key: value
+        for key, value in batch.items()
+    }
 
 
 def _pixels(data: Any, path: Path) -> Array:
@@ -106,10 +129,12 @@ def _pixels(data: Any, path: Path) -> Array:
         raise ValueError(f"{path} holds no array under `data`; {_expected()}")
     _, shape, kind, by_column, content = state
     code = kind.code if isinstance(kind, _Type) else None
-    fits = isinstance(shape, tuple) and len(shape) == 2 and shape[1] == PIXELS
-    if code not in (b"u1", "u1") or not fits or len(content) != shape[0] * PIXELS:
+    numbers = isinstance(shape, tuple) and all(type(length) is int for length in shape)
+    fits = numbers and shape == (len(content) // PIXELS, PIXELS) and len(content) % PIXELS == 0
+    if code not in (b"u1", "u1") or not fits:
         raise ValueError(
-            f"`data` in {path} has type {code!r}, shape {shape} and {len(content)} bytes; {_expected()}"
+            f"`data` in {path} has type {reprlib.repr(code)}, shape {reprlib.repr(shape)} and "
+            f"{len(content)} bytes; {_expected()}"
         )
     flat = np.frombuffer(content, dtype=np.uint8)
     return flat.reshape(shape, order="F" if by_column else "C").reshape(-1, *SHAPE)
@@ -120,6 +145,12 @@ def _targets(batch: dict[Any, Any], path: Path) -> Array:
     if not isinstance(targets, list) or not all(type(label) is int for label in targets):
         raise ValueError(
             f"{path} has no list of integers under `labels` or `fine_labels`; {_expected()}"
+        )
+    low, high = min(targets, default=0), max(targets, default=0)
+    if low < 0 or high >= CLASSES:
+        raise ValueError(
+            f"labels in {path} range from {low} to {high}; expected 0 to {CLASSES - 1} at most: "
+            "download it again"
         )
     return np.array(targets, dtype=np.int64)
 

@@ -29,6 +29,8 @@ def read_folder(
 ) -> ImageSet:
     """Images of `path`/<class>/*.png, *.jpg, *.jpeg, in alphabetical order.
 
+    What is hidden, that is has a name that starts with a dot, is left out.
+
     Args:
         channels: 1 (grey) or 3 (colour); images are converted.
         size: height and width that images are resized to, whatever their proportions; None if they have
@@ -77,9 +79,7 @@ def read_images(
 
 
 def _classes(folder: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    found = sorted(
-        each.name for each in folder.iterdir() if each.is_dir() and each.name[0] not in "._"
-    )
+    found = sorted(each.name for each in folder.iterdir() if each.is_dir() and each.name[0] != ".")
     if not found:
         raise ValueError(
             f"{folder} has no subfolder; expected one for each class, named after it, with its images: "

@@ -93,14 +93,6 @@ class ImageSet:
         chunks = [_convert(chunk, channels, size) for chunk in torch.split(self.images, CHUNK)]
         return replace(self, images=torch.cat(chunks))
 
-    def as_rgb(self, size: int = 32) -> "ImageSet":
-        """As CIFAR's images are: (N, 3, size, size)."""
-        return self.converted(3, size)
-
-    def as_grey(self, size: int = 28) -> "ImageSet":
-        """As MNIST's images are: (N, 1, size, size)."""
-        return self.converted(1, size)
-
     def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel (C,) over all pixels, as shares of 255."""
         values = torch.arange(256, dtype=torch.float64) / 255

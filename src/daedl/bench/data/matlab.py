@@ -12,7 +12,7 @@ fastest. An element of up to four bytes may have its size in the upper half of t
 import math
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -43,11 +43,14 @@ TYPES: Mapping[int, str] = MappingProxyType(
 
 
 def read_mat(path: Path) -> dict[str, Array]:
-    """The arrays of a MATLAB file by name, with the type that the file stores them in."""
+    """The arrays of a MATLAB file by name, with the type that the file stores them in.
+
+    What is packed is refused if it unpacks to more than 2 GiB, all arrays together.
+    """
     content = memoryview(path.read_bytes())
     if bytes(content[START - 2 : START]) != b"IM":
         raise ValueError("it does not start as MATLAB's version 5 does")
-    return dict(_array(_unpacked(*each)) for each in _elements(content[START:], 1))
+    return dict(_array(each) for each in _unpacked(_elements(content[START:], 1)))
 
 
 def _elements(content: memoryview, unit: int) -> Iterator[tuple[int, memoryview]]:
@@ -65,21 +68,30 @@ def _elements(content: memoryview, unit: int) -> Iterator[tuple[int, memoryview]
         at = -(-end // unit) * unit
 
 
-def _unpacked(kind: int, data: memoryview) -> memoryview:
-    """The content of an array, which may be packed."""
-    if kind == PACKED:
-        stream = zlib.decompressobj()
-        kind, size = struct.unpack("<II", stream.decompress(data, 8))
-        require_size("an array", size)
-        content = stream.decompress(stream.unconsumed_tail, size) if size else b""
-        # On to the end, where zlib keeps its checksum.
-        more = stream.decompress(stream.unconsumed_tail, 1)
-        if len(content) != size or more or not stream.eof:
-            raise ValueError(f"an array of {size:,} bytes unpacks to fewer or more")
-        data = memoryview(content)
-    if kind != MATRIX:
-        raise ValueError(f"an element has type {kind} where an array is expected")
-    return data
+def _unpacked(elements: Iterable[tuple[int, memoryview]]) -> Iterator[memoryview]:
+    """The contents of arrays, which may be packed."""
+    total = 0
+    for kind, data in elements:
+        found, content = kind, data
+        if kind == PACKED:
+            found, content = _unpack(data, total)
+            total += len(content)
+        if found != MATRIX:
+            raise ValueError(f"an element has type {found} where an array is expected")
+        yield content
+
+
+def _unpack(data: memoryview, before: int) -> tuple[int, memoryview]:
+    """Type and content of a packed element, after others of `before` bytes were unpacked."""
+    stream = zlib.decompressobj()
+    kind, size = struct.unpack("<II", stream.decompress(data, 8))
+    require_size("what it packs", before + size)
+    content = stream.decompress(stream.unconsumed_tail, size) if size else b""
+    # On to the end, where zlib keeps its checksum.
+    more = stream.decompress(stream.unconsumed_tail, 1)
+    if len(content) != size or more or not stream.eof:
+        raise ValueError(f"an array of {size:,} bytes unpacks to fewer or more")
+    return kind, memoryview(content)
 
 
 def _array(data: memoryview) -> tuple[str, Array]:
