@@ -4,9 +4,11 @@ import _thread
 import csv
 import json
 import shutil
+import signal
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -208,7 +210,16 @@ def write_idx(root: Path, split: str, number: int) -> None:
     (folder / f"{split}-labels-idx1-ubyte").write_bytes(head + labels)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C interrupt: a shell that runs the tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class TestInterruption:
+    @pytest.mark.usefixtures("ctrl_c")
     def test_goes_on_as_if_nothing_had_happened(self, world: Path, tmp_path: Path) -> None:
         out, checkpoint = tmp_path / "m.daedl", tmp_path / "m.daedl.ckpt"
 
