@@ -147,3 +147,12 @@ def test_daedl_is_trained_as_edl_plus_with_its_normalisation():
     assert torch.equal(
         DAEDL().loss(outputs, TARGET, 3), DAEDL().trained_as().loss(outputs, TARGET, 3)
     )
+
+
+def test_edl_takes_the_class_from_the_logits_where_all_evidence_underflows():
+    """Softplus of -250 is 0 in float32: the concentrations tie, the logits don't."""
+    logits = torch.tensor([[-400.0, -250.0, -300.0], [-500.0, -300.0, -200.0]])
+    for activation in ("softplus", "relu"):
+        prediction = EDL(activation=activation).predict(Outputs(torch.zeros(2, 1), logits), None)
+        assert (prediction.log_alpha == 0).all()
+        assert prediction.labels.tolist() == [1, 2]

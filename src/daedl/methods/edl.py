@@ -54,6 +54,7 @@ class EDL(Method):
         return losses.evidential(self.log_alpha(outputs.logits), targets, weight, "none")
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """The Dirichlet with α = 1 + h(z)."""
+        """The Dirichlet with α = 1 + h(z); the class from z, as all α tie where h is 0."""
         del fitted
-        return Prediction.from_dirichlet(self.log_alpha(outputs.logits))
+        logits = outputs.logits
+        return Prediction.from_dirichlet(self.log_alpha(logits), labels=logits.argmax(-1))
