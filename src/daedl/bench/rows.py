@@ -64,11 +64,17 @@ class Row:
 
 @cache
 def commit() -> str:
-    """The commit of the checkout that this file lies in, "-dirty" if it was changed since."""
-    here = str(Path(__file__).parent)
-    command = ["git", "-C", here, "describe", "--always", "--dirty", "--exclude", "*"]
-    try:
+    """The commit of the checkout that this package lies in, "-dirty" if the package was changed since."""
+    package = Path(__file__).parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        # The package alone: rows that are written into the checkout don't make it another one.
+        changed = git("status", "--porcelain", "--", ".")
+        return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
