@@ -23,7 +23,8 @@ def run(out: Path, seed: int = 0, quick: bool = False, console: Console | None =
     trains for two epochs: it shows that everything runs, not what the methods can do.
     """
     started = time.perf_counter()
-    out = prepared(out)
+    out = out.absolute()
+    require_folder(out, "choose another with --out")  # found out before minutes are spent
     console = console or Console()
     progress = Progress(console)
     on_moons = moons.run(seed, _shortened(moons.Settings(), quick), progress)
@@ -41,13 +42,6 @@ def run(out: Path, seed: int = 0, quick: bool = False, console: Console | None =
     console.print(f"Done in {seconds:.0f} s. The report is at", style="bold")
     console.print(str(out / "report.html"), soft_wrap=True, highlight=False)
     return out / "report.html"
-
-
-def prepared(out: Path) -> Path:
-    """The absolute path of the folder `out`, made if need be; found out before minutes are spent."""
-    out = out.absolute()
-    require_folder(out, "choose another with --out")
-    return out
 
 
 def _shortened(settings: S, quick: bool) -> S:

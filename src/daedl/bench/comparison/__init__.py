@@ -10,10 +10,9 @@ page.py, and the templates             all of it -> Markdown and HTML
 from pathlib import Path
 
 from daedl.bench.comparison import measured, page, pictures
-from daedl.bench.demo import prepared
 from daedl.bench.runner import Load
 from daedl.bench.spec import Catalogue
-from daedl.storage import write_atomically
+from daedl.storage import require_folder, write_atomically
 
 
 def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: Load) -> Path:
@@ -27,7 +26,8 @@ def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: 
         load: gives images where the cache has a network but not its outputs.
     """
     found = measured.load(results, catalogue)
-    out = prepared(out)
+    out = out.absolute()
+    require_folder(out, "choose another with --out")
     findings, moons = results / "findings.md", results / f"{measured.MOONS}.png"
     content = page.gather(
         found,
