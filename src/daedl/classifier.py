@@ -112,10 +112,11 @@ class Classifier(nn.Module):
     def fit_density(self, batches: Iterable[Batch]) -> "Classifier":
         """Fit what the method needs after training, in one pass over training `batches`.
 
-        For a method that needs nothing, nothing is done.
+        A method whose `fitted_to` is "validation", as temperature scaling, is given held-out data. For
+        a method that needs nothing, nothing is done.
         """
         if self.method.fits:
-            self.fit_outputs(*self.collect(batches, "training data"))
+            self.fit_outputs(*self.collect(batches, f"{self.method.fitted_to} data"))
         return self
 
     def fit_outputs(self, outputs: Outputs, targets: Tensor) -> None:
@@ -135,10 +136,10 @@ class Classifier(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write the network, the method and what it fitted to one file, atomically."""
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
-        spectral = normalization(self.network)
+        spectral, plain = normalization(self.network), self.network.plain
         description: dict[str, Any] = {
             "version": version("daedl"),
-            "network": {"name": type(self.network).__name__, "arguments": self.network.arguments},
+            "network": {"name": type(plain).__name__, "arguments": plain.arguments},
             "method": {"name": self.method.name, "arguments": self.method.arguments()},
             "class_names": self.class_names,
             "spectral": None if spectral is None else asdict(spectral),

@@ -11,7 +11,10 @@ from daedl.checks import require_batch, require_finite, require_images, require_
 
 
 class Outputs(NamedTuple):
-    """Features (B, H), which the density sees, and logits (B, C), of the same images and pass."""
+    """Features (B, H), which the density sees, and logits (B, C), of the same images and pass.
+
+    A method that needs several rows of logits for an image, of passes, members or heads, has (B, K, C).
+    """
 
     features: Tensor
     logits: Tensor

@@ -14,6 +14,23 @@ from daedl.prediction import Prediction
 from daedl.spectral import SpectralNorm, normalization, spectral_normalize
 
 
+@dataclass(frozen=True)
+class Phase:
+    """One of the trainings of a method, with an optimiser and a schedule of its own.
+
+    Attributes:
+        method: whose loss is trained and validated.
+        name: what the history calls it.
+        max_epochs: epochs at most; None for those that `fit` is told.
+        trains: parameters whose name holds this are trained, all others are left as they are.
+    """
+
+    method: "Method"
+    name: str = "training"
+    max_epochs: int | None = None
+    trains: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
     """A paper's way from features and logits to a prediction; a record of settings, with no state.
@@ -22,11 +39,24 @@ class Method(ABC):
     methods leave alone, in the order in which they happen:
 
         prepare        once, before training       spectral normalisation; extra heads or flows
+        start          once, before training       what needs the number of samples of each class
+        phases         once, before training       several trainings in a row
         training_loss  each training step          what sees images: extra batches, several passes
         loss           each training step, and validation
+        classes        each validation             where the class is not the largest logit
         fit            once, after training        a density, a temperature, neighbours, ...
         forward        each prediction             several passes, dropout kept on
         predict        each prediction
+
+    What every class says of itself, for the table in docs/methods.md:
+        name, paper: what it is called here, and where it comes from.
+        published: settings by data set, where those of the paper differ from the defaults, which
+            are those for MNIST; see `daedl.methods.build_for`.
+        published_training: how the paper or its code trains.
+        passes: forward passes for one prediction.
+        extra_cost: what training costs beyond a softmax network.
+        caveats: what to know before taking it.
+        fitted_to: the data that `fit` is given, "training" or "validation".
 
     Attributes:
         spectral: spectral normalisation of the network, or None for none.
@@ -35,6 +65,11 @@ class Method(ABC):
 
     name: ClassVar[str]
     paper: ClassVar[str]
+    published: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    published_training: ClassVar[str] = ""
+    extra_cost: ClassVar[str] = "none"
+    caveats: ClassVar[str] = ""
+    fitted_to: ClassVar[Literal["training", "validation"]] = "training"
 
     spectral: SpectralNorm | None = None
     reduction: Literal["mean", "sum"] = "mean"
@@ -55,6 +90,14 @@ class Method(ABC):
             )
         return network
 
+    def start(self, network: Network, counts: Tensor) -> None:
+        """Take in the number of training samples of each class (C,), before the first step."""
+        del network, counts
+
+    def phases(self) -> "tuple[Phase, ...]":
+        """The trainings that follow each other; most methods have one."""
+        return (Phase(self),)
+
     def training_loss(
         self, network: nn.Module, images: Tensor, targets: Tensor, epoch: int
     ) -> Tensor:
@@ -69,8 +112,13 @@ class Method(ABC):
         the losses of different epochs can be compared.
         """
 
+    def classes(self, outputs: Outputs) -> Tensor:
+        """Predicted classes (B,) from outputs alone; several rows of logits (B, K, C) are averaged."""
+        probs = outputs.logits.softmax(-1)
+        return probs.flatten(1, -2).mean(1).argmax(-1) if probs.ndim > 2 else probs.argmax(-1)
+
     def fit(self, outputs: Outputs, targets: Tensor) -> nn.Module | None:
-        """Fit what the method needs to all training outputs; None if it needs nothing.
+        """Fit what the method needs to the outputs of all `fitted_to` data; None if it needs nothing.
 
         With several processes each calls it with its own share of the samples.
         """
@@ -110,6 +158,16 @@ class Method(ABC):
         What is equal here can use the same trained network.
         """
         return self
+
+    @property
+    def passes(self) -> int:
+        """Forward passes for one prediction."""
+        return 1
+
+    @property
+    def starts(self) -> bool:
+        """Whether the method asks for the number of samples of each class."""
+        return type(self).start is not Method.start
 
     @property
     def fits(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from daedl.names import look_up
 from daedl.networks.base import Network, Wrapped
 from daedl.networks.convnet import ConvNet
+from daedl.networks.headed import Headed, Members
 from daedl.networks.mlp import MLP
 from daedl.networks.resnet import ResNet18
 from daedl.networks.vgg import VGG16
@@ -21,4 +22,15 @@ def build(name: str, **arguments: Any) -> Network:
     return look_up(NETWORKS, name, "network")(**arguments)
 
 
-__all__ = ["MLP", "NETWORKS", "VGG16", "ConvNet", "Network", "ResNet18", "Wrapped", "build"]
+__all__ = [
+    "MLP",
+    "NETWORKS",
+    "VGG16",
+    "ConvNet",
+    "Headed",
+    "Members",
+    "Network",
+    "ResNet18",
+    "Wrapped",
+    "build",
+]

@@ -1,5 +1,6 @@
 """A network: named blocks in a row, cut in two where the features end and the classifier begins."""
 
+import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -52,6 +53,15 @@ class Network(nn.Module):
         """Images (B, *input_shape) to features (B, H) and logits (B, C)."""
         maps = self.extractor(images)
         return Outputs(features=maps.flatten(1), logits=self.classifier(maps))
+
+    @property
+    def plain(self) -> "Network":
+        """The network as it was built, without what a method put behind or beside it."""
+        return self
+
+    def fresh(self) -> "Network":
+        """A network of the same kind with new initial weights."""
+        return type(self)(**self.arguments)
 
     def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
         """Every module inside, by name: of the whole network, or of the feature extractor alone."""
@@ -109,6 +119,21 @@ class Wrapped(Network):
                 "module that returns them alone"
             )
         return Outputs(features=caught[0], logits=logits)
+
+    def fresh(self) -> "Wrapped":
+        """A copy whose layers drew new initial weights."""
+        twin = copy.deepcopy(self)
+        for name, module in twin.named_modules():
+            own = [*module.parameters(recurse=False)]
+            if own and not hasattr(module, "reset_parameters"):
+                raise ValueError(
+                    f"layer {name!r} has no reset_parameters(), so it can't draw new weights; expected "
+                    "it of every layer with parameters: train the networks one by one instead, and "
+                    "join them with daedl.ensemble([...])"
+                )
+            if own:
+                module.reset_parameters()
+        return twin
 
     def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
         """Every module inside; for "features" those registered up to the end of the named one.

@@ -16,7 +16,8 @@ class Checkpoint:
 
     Attributes:
         run: what identifies the run; another run's checkpoint is refused.
-        epochs: the history so far, plain mappings.
+        phase: the number of the method's phase that it stood in.
+        earlier, epochs: the history of the phases before, and of this one so far, plain mappings.
         best_epoch: the zero-based epoch whose weights `best` holds.
         network, best: state dictionaries of the network now and at its best.
         optimizer, scheduler, precision: their state dictionaries.
@@ -24,6 +25,8 @@ class Checkpoint:
     """
 
     run: dict[str, Any]
+    phase: int
+    earlier: list[dict[str, Any]]
     epochs: list[dict[str, Any]]
     best_epoch: int
     network: dict[str, Any]

@@ -9,17 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
 
+from daedl.checks import require_batch, require_targets
 from daedl.classifier import Classifier
 from daedl.density import DensityEffect, DensityScorer, DensityWarning
+from daedl.distributed import sum_across
 from daedl.outputs import Batch
 from daedl.storage import require_writable
 from daedl.training.loaders import Data, as_batches, in_order, shuffled_share
-from daedl.training.loop import History, Plan, Run
+from daedl.training.loop import History, Plan, train_all
 from daedl.training.randomness import preserved_random_state, seed_epoch
 
 Schedule = Literal["exponential", "one-cycle"]
@@ -85,7 +88,7 @@ def fit(
         scheduler=(
             partial(_as_given, scheduler)
             if scheduler
-            else _schedule(schedule, max_epochs, learning_rate, lr_decay)
+            else _schedule(schedule, learning_rate, lr_decay)
         ),
         patience=patience,
         gradient_clip=gradient_clip,
@@ -98,6 +101,11 @@ def fit(
     val = None if val is None else as_batches(val, batch_size, shuffle=False)
     density = train if density is None else as_batches(density, batch_size, shuffle=False)
     _require_sense(plan, train)
+    if val is None and model.method.fits and model.method.fitted_to == "validation":
+        raise ValueError(
+            f"method {model.method.name!r} is fitted to validation data, and none were given; expected "
+            "held-out data: pass val=..., for instance a tenth of the training data"
+        )
     build = partial(Fabric, accelerator=accelerator, devices=devices, precision=precision)
     fabric = build(strategy=strategy)
     if strategy == "auto" and fabric.world_size > 1:
@@ -117,23 +125,25 @@ def fit(
 
 
 def _schedule(
-    name: Schedule, max_epochs: int, learning_rate: float, lr_decay: float
-) -> Callable[[Optimizer, int | None], LRScheduler]:
-    """Builds the schedule of this name from the optimiser and the number of batches."""
+    name: Schedule, learning_rate: float, lr_decay: float
+) -> Callable[[Optimizer, int, int | None], LRScheduler]:
+    """Builds the schedule of this name from the optimiser and the numbers of epochs and batches."""
     match name:
         case "exponential":
             return partial(_exponential, lr_decay)
         case "one-cycle":
-            return partial(_one_cycle, learning_rate, max_epochs)
+            return partial(_one_cycle, learning_rate)
     raise ValueError(f"schedule is {name!r}; expected {' or '.join(get_args(Schedule))}")
 
 
-def _exponential(lr_decay: float, optimizer: Optimizer, _: int | None) -> LRScheduler:
+def _exponential(
+    lr_decay: float, optimizer: Optimizer, _epochs: int, _batches: int | None
+) -> LRScheduler:
     return ExponentialLR(optimizer, lr_decay)
 
 
 def _one_cycle(
-    learning_rate: float, max_epochs: int, optimizer: Optimizer, batches: int | None
+    learning_rate: float, optimizer: Optimizer, max_epochs: int, batches: int | None
 ) -> LRScheduler:
     if batches is None:
         raise TypeError(
@@ -144,7 +154,10 @@ def _one_cycle(
 
 
 def _as_given(
-    scheduler: Callable[[Optimizer], LRScheduler], optimizer: Optimizer, _: int | None
+    scheduler: Callable[[Optimizer], LRScheduler],
+    optimizer: Optimizer,
+    _epochs: int,
+    _batches: int | None,
 ) -> LRScheduler:
     return scheduler(optimizer)
 
@@ -221,8 +234,25 @@ def _train(fabric: Fabric, job: _Job) -> History:
     train = shuffled_share(job.train, rank, world_size, plan.seed)
     val = None if job.val is None else in_order(job.val, rank, world_size)
     density = in_order(job.density, rank, world_size)
-    history = Run(fabric, job.model, plan, train, val).go()
+    model = job.model
+    if model.method.starts:
+        model.method.start(model.network, _class_counts(density, model.network.num_classes))
+    history = train_all(fabric, model, plan, train, val)
     # A dataset may draw random numbers for the density too: the same after any interruption.
     seed_epoch(plan.seed, plan.max_epochs, rank)
-    job.model.fit_density(density)
+    if model.method.fitted_to == "training":
+        model.fit_density(density)
+    elif val is not None:
+        model.fit_density(val)
     return history
+
+
+def _class_counts(batches: Iterable[Batch], num_classes: int) -> Tensor:
+    """Training samples of each class (C,), of all processes."""
+    counts = torch.zeros(num_classes, dtype=torch.long)
+    for number, batch in enumerate(batches):
+        where = f" of batch {number} of the training data"
+        images, targets = require_batch(batch, where)
+        require_targets(targets, num_classes, len(images), where)
+        counts += torch.bincount(targets.long().cpu(), minlength=num_classes)
+    return sum_across(counts)

@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from daedl.checks import require_batch, require_finite, require_images, require_
 from daedl.classifier import Classifier
 from daedl.density import DensityEffect
 from daedl.distributed import share_buffers, sum_across
+from daedl.methods.base import Phase
 from daedl.outputs import Batch, collect
 from daedl.training import bars
 from daedl.training.checkpoint import Checkpoint
@@ -30,13 +31,17 @@ STEPPED_BY_BATCH = (OneCycleLR, CyclicLR)
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch: losses are means over samples; without validation data `val_*` is None."""
+    """One epoch: losses are means over samples; without validation data `val_*` is None.
+
+    `phase` tells which of a method's trainings it belongs to, where it has several.
+    """
 
     train_loss: float
     val_loss: float | None
     val_accuracy: float | None
     learning_rate: float
     seconds: float
+    phase: str = "training"
 
     def __str__(self) -> str:
         text = f"loss {self.train_loss:.4f}"
@@ -50,10 +55,10 @@ class History:
     """What `fit` did.
 
     Attributes:
-        epochs: one record for each epoch.
-        best_epoch: zero-based epoch of the lowest validation loss, whose weights were kept; the last
-            one without validation data.
-        stopped_early: whether the validation loss ended training before `max_epochs`.
+        epochs: one record for each epoch, of all phases.
+        best_epoch: zero-based epoch of the last phase's lowest validation loss, whose weights were
+            kept; the last one without validation data.
+        stopped_early: whether the validation loss ended the last phase before its last epoch.
         density_effect: what the density did on the validation data, for a method that has one.
     """
 
@@ -65,11 +70,14 @@ class History:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train: arguments of `fit`; `scheduler` is given the number of batches, where it is known."""
+    """How to train: arguments of `fit`.
+
+    `scheduler` is given the epochs at most and the number of batches, where it is known.
+    """
 
     max_epochs: int
     optimizer: Callable[[Iterable[Tensor]], Optimizer]
-    scheduler: Callable[[Optimizer, int | None], LRScheduler]
+    scheduler: Callable[[Optimizer, int, int | None], LRScheduler]
     patience: int
     gradient_clip: float | None
     seed: int
@@ -78,10 +86,26 @@ class Plan:
     progress: bool
 
 
-class Run:
-    """A training run in one process: its state, and the loop over epochs.
+def train_all(
+    fabric: Fabric,
+    model: Classifier,
+    plan: Plan,
+    train: Iterable[Batch],
+    val: Iterable[Batch] | None,
+) -> History:
+    """Train every phase of the method, one after the other; `train`, `val`: this process's batches."""
+    epochs: tuple[Epoch, ...] = ()
+    for number, phase in enumerate(model.method.phases()):
+        run = Run(fabric, model, plan, train, val, phase, number, epochs)
+        history = run.go()
+        epochs = history.epochs
+    return history
 
-    `train` and `val` are this process's share of the batches.
+
+class Run:
+    """A phase of a training run in one process: its state, and the loop over epochs.
+
+    `earlier` are the epochs of the phases before, whose number is `number`.
     """
 
     def __init__(
@@ -91,12 +115,28 @@ class Run:
         plan: Plan,
         train: Iterable[Batch],
         val: Iterable[Batch] | None,
+        phase: Phase,
+        number: int,
+        earlier: tuple[Epoch, ...],
     ) -> None:
         self.fabric, self.model, self.plan, self.train, self.val = fabric, model, plan, train, val
-        optimizer = plan.optimizer(model.network.parameters())
+        self.phase, self.number, self.earlier = phase, number, earlier
+        self.max_epochs = plan.max_epochs if phase.max_epochs is None else phase.max_epochs
+        self.frozen = [
+            parameter
+            for name, parameter in model.network.named_parameters()
+            if parameter.requires_grad and phase.trains not in name
+        ]
+        optimizer = plan.optimizer(
+            parameter
+            for name, parameter in model.network.named_parameters()
+            if phase.trains in name
+        )
         self.num_batches = len(train) if isinstance(train, Sized) else None
-        self.scheduler = plan.scheduler(optimizer, self.num_batches)
+        self.scheduler = plan.scheduler(optimizer, self.max_epochs, self.num_batches)
         self.run = self._identity(optimizer)
+        for parameter in self.frozen:
+            parameter.requires_grad_(False)
         self.network, self.optimizer = fabric.setup(model.network, optimizer)
         self.generators = generators(train)
         self.epochs: list[Epoch] = []
@@ -123,29 +163,47 @@ class Run:
 
     def go(self) -> History:
         """Train until the last epoch or until the validation loss stops falling."""
+        try:
+            return self._go()
+        finally:
+            for parameter in self.frozen:
+                parameter.requires_grad_(True)
+
+    def _go(self) -> History:
         plan = self.plan
         if plan.resume and plan.checkpoint is not None and plan.checkpoint.exists():
-            self._restore(Checkpoint.load(plan.checkpoint, self.run))
+            checkpoint = Checkpoint.load(plan.checkpoint, self.run)
+            if checkpoint.phase > self.number:  # this one was done before
+                return self._history(())
+            if checkpoint.phase == self.number:
+                self._restore(checkpoint)
         self.fabric.barrier()
         visible = plan.progress and self.fabric.is_global_zero
-        with bars.shown(visible, plan.max_epochs, len(self.epochs)) as shown, torch.enable_grad():
-            while len(self.epochs) < plan.max_epochs and not self._stalled():
+        done = len(self.epochs)
+        with bars.shown(visible, self.max_epochs, done) as shown, torch.enable_grad():
+            while len(self.epochs) < self.max_epochs and not self._stalled():
                 self._one_epoch(len(self.epochs), shown)
                 if plan.checkpoint is not None and self.fabric.is_global_zero:
                     self._checkpoint().save(plan.checkpoint)
                 self.fabric.barrier()
                 shown.epoch_done(str(self.epochs[-1]))
         self.model.network.load_state_dict(self.best)
-        stopped_early = self._stalled() and len(self.epochs) < plan.max_epochs
-        return History(tuple(self.epochs), self.best_epoch, stopped_early)
+        return self._history(self.epochs)
+
+    def _history(self, epochs: Sequence[Epoch]) -> History:
+        """All epochs so far; which of them was kept counts from the first phase on."""
+        stopped_early = self._stalled() and len(epochs) < self.max_epochs
+        best = len(self.earlier) + self.best_epoch
+        return History((*self.earlier, *epochs), best, stopped_early)
 
     def _stalled(self) -> bool:
         return len(self.epochs) - 1 - self.best_epoch >= self.plan.patience
 
     def _one_epoch(self, epoch: int, shown: bars.Bars) -> None:
         started = time.perf_counter()
-        seed_epoch(self.plan.seed, epoch, self.fabric.global_rank)
-        start_epoch(self.train, epoch)
+        overall = len(self.earlier) + epoch
+        seed_epoch(self.plan.seed, overall, self.fabric.global_rank)
+        start_epoch(self.train, overall)
         learning_rate = self.optimizer.param_groups[0]["lr"]
         train_loss = self._train_epoch(epoch, shown)
         share_buffers(self.model.network)
@@ -156,14 +214,15 @@ class Run:
             self.scheduler.step()
         before = [e.val_loss for e in self.epochs if e.val_loss is not None]
         seconds = time.perf_counter() - started
-        self.epochs.append(Epoch(train_loss, val_loss, val_accuracy, learning_rate, seconds))
+        name = self.phase.name
+        self.epochs.append(Epoch(train_loss, val_loss, val_accuracy, learning_rate, seconds, name))
         if val_loss is None or val_loss < min(before, default=math.inf):
             self.best_epoch = epoch
             self.best = copy.deepcopy(self.model.network.state_dict())
 
     def _train_epoch(self, epoch: int, shown: bars.Bars) -> float:
         """One pass over the training data; returns the mean loss of a sample."""
-        method, num_classes = self.model.method, self.model.network.num_classes
+        method, num_classes = self.phase.method, self.model.network.num_classes
         self.network.train()
         # Losses, samples, then the samples of each class.
         sums = torch.zeros(2 + num_classes, dtype=torch.float64)
@@ -206,8 +265,8 @@ class Run:
         # The plain network: a distributed wrapper would wait for processes that have fewer batches.
         with self.fabric.autocast():
             outputs, targets = collect(self.model.network, self.val, name="validation data")
-        losses = self.model.method.loss(outputs, targets, epoch=math.inf)
-        right = outputs.logits.argmax(-1) == targets
+        losses = self.phase.method.loss(outputs, targets, epoch=math.inf)
+        right = self.phase.method.classes(outputs) == targets
         sums = torch.stack([losses.double().sum(), right.double().sum(), torch.tensor(len(right))])
         sums = sum_across(sums)
         loss, accuracy = (sums[:2] / sums[2]).tolist()
@@ -231,6 +290,8 @@ class Run:
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(
             run=self.run,
+            phase=self.number,
+            earlier=[asdict(epoch) for epoch in self.earlier],
             epochs=[asdict(epoch) for epoch in self.epochs],
             best_epoch=self.best_epoch,
             network=self.model.network.state_dict(),
@@ -242,6 +303,7 @@ class Run:
         )
 
     def _restore(self, checkpoint: Checkpoint) -> None:
+        self.earlier = tuple(Epoch(**record) for record in checkpoint.earlier)
         self.epochs = [Epoch(**record) for record in checkpoint.epochs]
         self.best_epoch, self.best = checkpoint.best_epoch, checkpoint.best
         self.model.network.load_state_dict(checkpoint.network)
