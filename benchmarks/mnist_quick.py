@@ -1,11 +1,16 @@
 """The choice of the `mnist-quick` protocol, on validation images alone.
 
     python benchmarks/mnist_quick.py choose --data ROOT --cache FOLDER   rows to mnist_quick_choice.jsonl
-    python benchmarks/mnist_quick.py show                                these rows as a table in Markdown
+    python benchmarks/mnist_quick.py rates --methods edl,i-edl ...       rows to mnist_rates.jsonl
+    python benchmarks/mnist_quick.py show                                these rows as tables in Markdown
 
 `choose` trains DAEDL's network under every candidate and keeps the loss and the accuracy on the
 validation images of the epoch that `fit` would keep, and the seconds: neither test images nor unknown
 ones are read. Candidates are trained with seeds from 100 on, which no experiment uses.
+
+`rates` trains each method under the chosen protocol at its learning rate and at a quarter of it, with
+seed 0, whose network the experiments use afterwards; the rate with the lower validation loss becomes the
+method's, in `rates` of the protocol. That loss is the method's own, so it compares rates, not methods.
 """
 
 import argparse
@@ -27,7 +32,9 @@ from daedl.bench.spec import Protocol, catalogue
 from daedl.bench.store import Store
 from daedl.bench.trained import Progress
 
-PATH = Path(__file__).parent / "results" / "mnist_quick_choice.jsonl"
+RESULTS = Path(__file__).parent / "results"
+PATH, RATES_PATH = RESULTS / "mnist_quick_choice.jsonl", RESULTS / "mnist_rates.jsonl"
+RATES = (4e-3, 1e-3)
 FIRST_SEED = 100
 # Rates first, then one epoch more at the best of them, then half the batch at a lower rate.
 ONE_CYCLE = ((4, 64, 3e-3), (4, 64, 6e-3), (4, 64, 1.2e-2), (5, 64, 6e-3), (5, 32, 4e-3))
@@ -47,7 +54,7 @@ def candidates() -> Iterator[Protocol]:
         yield replace(paper, name=name, training=training)
 
 
-def measured(cell: Cell) -> list[Row]:
+def measured(cell: Cell, label: str = "daedl") -> list[Row]:
     """Figures of the epoch that was kept, and what training cost."""
     history = cell.history
     best = history.epochs[history.best_epoch]
@@ -60,7 +67,7 @@ def measured(cell: Cell) -> list[Row]:
         rows.row(
             each,
             experiment="mnist-quick-choice",
-            method="daedl",
+            method=label,
             data="validation",
             seed=cell.seed,
             seconds=figures[-1].value,
@@ -85,11 +92,27 @@ def choose(cache: Path, root: Path | None, seeds: int, only: str) -> None:
             rows.append(PATH, measured(cell))
 
 
+def rates(cache: Path, root: Path | None, labels: list[str]) -> None:
+    """Train each method at every rate where that isn't done yet, and append its rows."""
+    held = {row.spec for row in rows.load(RATES_PATH)} if RATES_PATH.exists() else set()
+    load, specs, progress = partial(data.load, root=root), catalogue(), Progress()
+    quick = replace(specs.protocols["mnist-quick"], rates={})
+    for label in labels:
+        for rate in RATES:
+            name = f"quick, rate {rate:g}"
+            training = {**quick.training, "learning_rate": rate}
+            protocol = replace(quick, name=name, training=training)
+            cell = Cell(protocol, specs.method(label, protocol), 0, load, Store(cache), progress)
+            if cell.key not in held:
+                progress.starts(f"{label} · {name}")
+                rows.append(RATES_PATH, measured(cell, label))
+
+
 def shown(found: list[Row]) -> str:
     """Means over seeds in Markdown, the lowest validation loss first."""
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in found:
-        values[row.protocol][row.metric].append(row.value or 0.0)
+        values[f"{row.method}, {row.protocol}"][row.metric].append(row.value or 0.0)
     lines = [
         "| candidate | validation loss | validation accuracy | seconds | seeds |",
         "|---|---|---|---|---|",
@@ -106,17 +129,22 @@ def shown(found: list[Row]) -> str:
 def main() -> int:
     """Choose, or show what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("choose", "show"))
+    parser.add_argument("what", choices=("choose", "rates", "show"))
     parser.add_argument("--data", type=Path)
     parser.add_argument("--cache", type=Path, default=Path("runs"))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="", help="candidates whose name holds this")
+    parser.add_argument("--methods", default="edl", help="for `rates`, with commas between")
     options = parser.parse_args()
     if options.what == "show":
-        print(shown(rows.load(PATH)))
+        for path in (PATH, RATES_PATH):
+            print(shown(rows.load(path)), end="\n\n")
         return 0
     torch.set_num_threads(options.threads)
+    if options.what == "rates":
+        rates(options.cache, options.data, options.methods.split(","))
+        return 0
     choose(options.cache, options.data, options.seeds, options.only)
     return 0
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.distributions import Dirichlet as Reference
 from torch.distributions import kl_divergence
 
-from daedl.dirichlet import Dirichlet
+from daedl.dirichlet import Dirichlet, log_trigamma, trigamma_residual
 
 SCALARS = (
     "log_precision",
@@ -186,3 +186,30 @@ def test_batched_shapes():
 def test_kl_between_different_numbers_of_classes_is_refused():
     with pytest.raises(ValueError, match="3 and 4 classes"):
         Dirichlet(torch.zeros(3)).kl(Dirichlet(torch.zeros(4)))
+
+
+@pytest.mark.parametrize(("dtype", "accuracy"), [(torch.float32, 2e-6), (torch.float64, 2e-13)])
+@pytest.mark.parametrize(
+    "log_x", [-80.0, -3.0, 0.0, 1.0, 3.2, 3.218, 3.219, 3.24, 5.0, 20.0, 80.0, 200.0]
+)
+def test_trigamma_and_its_residual_match_mpmath(log_x, dtype, accuracy):
+    """Values and slopes from e^-80 to e^200, close to where the series begins too."""
+    ours = torch.tensor(log_x, dtype=dtype, requires_grad=True)
+    with mpmath.workdps(200):
+        x = mpmath.exp(float(ours.detach()))
+        one, two = mpmath.psi(1, x), mpmath.psi(2, x)
+        expected = {
+            log_trigamma: (mpmath.log(one), x * two / one),
+            trigamma_residual: (1 / one - x + 0.5, x * (-two / one**2 - 1)),
+        }
+    for function, (value, slope) in expected.items():
+        found = function(ours)
+        (gradient,) = torch.autograd.grad(found, ours)
+        assert float(found.detach()) == pytest.approx(float(value), rel=accuracy, abs=accuracy)
+        assert float(gradient) == pytest.approx(float(slope), rel=accuracy, abs=accuracy)
+
+
+def test_trigamma_in_worked_numbers():
+    x = torch.tensor([1.0, 3.12693, 1.69315, 1.31326], dtype=torch.float64)
+    expected = [math.pi**2 / 6, 0.376286, 0.797394, 1.11857]
+    assert log_trigamma(x.log()).exp().tolist() == pytest.approx(expected, abs=5e-6)

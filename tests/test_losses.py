@@ -8,6 +8,7 @@ from daedl.losses import (
     evidential,
     expected_mse,
     masked_kl_to_uniform,
+    squared_error,
     uncertain_cross_entropy,
 )
 
@@ -47,6 +48,13 @@ def test_reductions_of_two_samples():
     assert float(evidential(logits, targets, 0.05, "mean")) == pytest.approx(0.185538, abs=1e-6)
     with pytest.raises(ValueError, match="'none', 'mean' or 'sum'"):
         evidential(logits, targets, 0.05, "average")
+
+
+def test_squared_error_is_the_brier_score_of_the_mean():
+    assert float(squared_error(LOGITS, TARGET)) == pytest.approx(0.0392055, abs=5e-8)
+    both = squared_error(LOGITS.expand(2, 3), torch.tensor([0, 1]), "none")
+    # (1 - p_1)^2 + p_0^2 + p_2^2 of p = (0.843795, 0.114195, 0.0420101)
+    assert both.tolist() == pytest.approx([0.0392055, 1.498405], abs=5e-6)
 
 
 @pytest.mark.parametrize(("classes", "value"), [(3, 0.833333), (10, 0.981818)])

@@ -33,6 +33,11 @@ def test_probabilities_have_no_dirichlet():
         _ = p.alpha
 
 
+def test_a_methods_own_aleatoric_score():
+    own = torch.tensor([0.3, 0.1])
+    assert Prediction.from_probs(LOGITS.softmax(-1), aleatoric=own).aleatoric is own
+
+
 def test_cat_joins_every_field():
     one = Prediction.from_dirichlet(LOGITS, density_score=torch.ones(2), log_density=torch.zeros(2))
     both = Prediction.cat([one, one])

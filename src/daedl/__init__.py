@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from daedl import density, losses, methods, metrics, networks
 from daedl.checks import NotFittedError
-from daedl.classifier import Classifier
+from daedl.classifier import Classifier, ensemble
 from daedl.density import DensityEffect, DensityWarning
 from daedl.dirichlet import Dirichlet
 from daedl.outputs import Outputs, collect
@@ -32,6 +32,7 @@ __all__ = [
     "bake",
     "collect",
     "density",
+    "ensemble",
     "fit",
     "lipschitz_bound",
     "losses",

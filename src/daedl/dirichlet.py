@@ -3,10 +3,11 @@
 Everything is computed from `log_alpha`, so that nothing overflows: the mean is a softmax, the log
 precision a logsumexp. The textbook formulas of entropies and divergences subtract numbers of order
 alpha log alpha that nearly cancel. Here the cancelling parts are taken out analytically, which leaves
-two residuals that stay small for large arguments (x = exp(log_x)):
+residuals that stay small for large arguments (x = exp(log_x)):
 
     ρ(x) = ln Γ(x) − x ln x + x  ≈ −½ ln x + ½ ln 2π
     κ(x) = ψ(x + 1) − ln x       ≈ 1 / (2x)
+    δ(x) = 1 / ψ₁(x) − x + ½     ≈ 1 / (12x)
 """
 
 import math
@@ -179,3 +180,37 @@ def _x_psi_residual(log_x: Tensor) -> Tensor:
 def _psi_residual(log_x: Tensor) -> Tensor:
     """ψ(x) − ln x = κ(x) − 1 / x."""
     return _kappa(log_x) - (-log_x).exp()
+
+
+def log_trigamma(log_x: Tensor) -> Tensor:
+    """ln ψ₁(x), of the shape of `log_x`."""
+    small = log_x.clamp_max(_LARGE)
+    # ψ₁(x) = (1 + x² ψ₁(x + 1)) / x² stays finite as a logarithm where x tends to 0.
+    direct = _x2_trigamma_of_next(small.exp()).log1p() - 2 * small
+    large = log_x.clamp_min(_LARGE)
+    y = (-large).exp()
+    series = (y * (0.5 + y * _trigamma_tail(y))).log1p() - large
+    return torch.where(log_x < _LARGE, direct, series)
+
+
+def trigamma_residual(log_x: Tensor) -> Tensor:
+    """δ(x) = 1 / ψ₁(x) − x + ½, which falls from ½ at 0 to 0, of the shape of `log_x`."""
+    x = log_x.clamp_max(_LARGE).exp()
+    direct = x * x / (1 + _x2_trigamma_of_next(x)) - x + 0.5
+    y = (-log_x.clamp_min(_LARGE)).exp()
+    tail = _trigamma_tail(y)
+    series = y * (0.25 - tail * (1 - 0.5 * y)) / (1 + y * (0.5 + y * tail))
+    return torch.where(log_x < _LARGE, direct, series)
+
+
+def _x2_trigamma_of_next(x: Tensor) -> Tensor:
+    """x² ψ₁(x + 1)."""
+    # As Hurwitz's ζ(2, x + 1): torch's polygamma(1, ·) has nine digits in float64, ζ has all.
+    trigamma: Tensor = torch.special.zeta(2.0, x + 1)
+    return x * x * trigamma
+
+
+def _trigamma_tail(y: Tensor) -> Tensor:
+    """V(y) in ψ₁(x) = y (1 + y / 2 + y² V(y)), y = 1 / x, for large x."""
+    y2 = y * y
+    return 1 / 6 - y2 * (1 / 30 - y2 * (1 / 42 - y2 / 30))

@@ -26,15 +26,19 @@ def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
     raise ValueError(f"reduction is {reduction!r}; expected 'none', 'mean' or 'sum'")
 
 
+def squared_error(log_alpha: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
+    """‖y − m‖² = Σ_c (y_c − m_c)², m = α / α₀: the expected MSE without its variance."""
+    onehot = F.one_hot(targets, log_alpha.shape[-1])
+    return reduce((onehot - Dirichlet(log_alpha).mean).square().sum(-1), reduction)
+
+
 def expected_mse(log_alpha: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
     """E_{π ~ Dir(α)} ‖y − π‖² = Σ_c (y_c − m_c)² + Σ_c m_c (1 − m_c) / (α₀ + 1).
 
     The first term of the paper's Eq. 2 (Sensoy et al., 2018).
     """
-    dirichlet = Dirichlet(log_alpha)
-    onehot = F.one_hot(targets, log_alpha.shape[-1])
-    bias = (onehot - dirichlet.mean).square().sum(-1)
-    return reduce(bias + dirichlet.variance.sum(-1), reduction)
+    bias = squared_error(log_alpha, targets, "none")
+    return reduce(bias + Dirichlet(log_alpha).variance.sum(-1), reduction)
 
 
 def uncertain_cross_entropy(

@@ -18,7 +18,8 @@ class Prediction:
     Attributes:
         probs: expected class probabilities (B, C).
         labels: predicted classes (B,).
-        aleatoric: 1 − max_c probs (B,); larger = more uncertain.
+        aleatoric: 1 − max_c probs (B,), or another measure of doubt between classes; larger = more
+            uncertain.
         epistemic: −ln α₀ (B,), or another measure of missing knowledge; larger = more uncertain. None
             for a method that has none.
         log_alpha: log concentrations of the predicted Dirichlet (B, C), if the method predicts one.
@@ -35,11 +36,38 @@ class Prediction:
     log_density: Tensor | None = None
 
     @classmethod
-    def from_probs(cls, probs: Tensor, epistemic: Tensor | None = None) -> "Prediction":
-        """A prediction from class probabilities (B, C)."""
+    def from_probs(
+        cls, probs: Tensor, epistemic: Tensor | None = None, aleatoric: Tensor | None = None
+    ) -> "Prediction":
+        """A prediction from class probabilities (B, C); `aleatoric` in place of 1 − max_c probs."""
         require_finite(probs, "probs")
         return cls(
-            probs=probs, labels=probs.argmax(-1), aleatoric=_rest_of_max(probs), epistemic=epistemic
+            probs=probs,
+            labels=probs.argmax(-1),
+            aleatoric=_rest_of_max(probs) if aleatoric is None else aleatoric,
+            epistemic=epistemic,
+        )
+
+    @classmethod
+    def from_several(cls, probs: Tensor) -> "Prediction":
+        """A prediction from K sets of class probabilities for each image (B, K, C).
+
+        Their mean p̄, and as epistemic score how much they disagree, the mutual information
+        H(p̄) − (1/K) Σ_k H(p_k) = (1/K) Σ_k Σ_c p_kc ln(p_kc / p̄_c).
+        """
+        require_finite(probs, "probs")
+        # In float32 all that is within 1e-7 of 1 would tie.
+        each = probs.double()
+        top = each.argmax(-1, keepdim=True)
+        each = each.scatter(-1, top, 1 - _rest_of_max(each).unsqueeze(-1))
+        mean = each.mean(1)
+        mutual = torch.xlogy(each, each) - torch.xlogy(each, mean.unsqueeze(1))
+        epistemic = mutual.sum(-1).mean(1).clamp_min(0)
+        return cls(
+            probs=mean.to(probs),
+            labels=mean.argmax(-1),
+            aleatoric=_rest_of_max(mean).to(probs),
+            epistemic=epistemic.to(probs),
         )
 
     @classmethod

@@ -24,7 +24,9 @@ def an_epoch(protocol: Protocol, method: Method) -> float:
 
 def trainings(catalogue: Catalogue, experiment: Experiment, protocol: Protocol) -> int:
     """How many networks one seed of all methods trains: those that share a training count once."""
-    return len({training_key(protocol, catalogue.method(m), 0) for m in experiment.methods})
+    return len(
+        {training_key(protocol, catalogue.method(m, protocol), 0) for m in experiment.methods}
+    )
 
 
 def _step(protocol: Protocol, method: Method, size: int) -> float:

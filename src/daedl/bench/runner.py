@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from daedl.bench.rows import Measured, Row
 from daedl.bench.spec import Catalogue, Experiment, Protocol, cell_key, training_key
 from daedl.bench.store import Store
 from daedl.bench.trained import SILENT, Progress
-from daedl.classifier import Classifier
-from daedl.methods import Method
+from daedl.classifier import Classifier, ensemble
+from daedl.methods import Ensemble, Fits, Method
+from daedl.networks.headed import side_by_side
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 from daedl.storage import write_atomically
@@ -42,6 +43,7 @@ class Cell:
     """One method with one seed under a protocol.
 
     Training is seeded and split by `seed`; what was trained or collected before is taken from `store`.
+    An ensemble is made of cells of its own: the networks that its members have been trained to alone.
     """
 
     protocol: Protocol
@@ -59,6 +61,17 @@ class Cell:
     @property
     def _training_key(self) -> str:
         return training_key(self.protocol, self.method, self.seed)
+
+    @cached_property
+    def _members(self) -> "list[Cell]":
+        """Of an ensemble, one cell each, with seeds that no other ensemble of its size has."""
+        if not isinstance(self.method, Ensemble):
+            return []
+        member, first = self.method.member, self.method.size * self.seed
+        return [
+            replace(self, method=member, seed=seed)
+            for seed in range(first, first + self.method.size)
+        ]
 
     @cached_property
     def _parts(self) -> tuple[ImageSet, ImageSet]:
@@ -85,6 +98,8 @@ class Cell:
     @cached_property
     def classifier(self) -> Classifier:
         """The trained classifier, before anything is fitted to its features."""
+        if self._members:
+            return ensemble([each.classifier for each in self._members])
         found = self.store.classifier(self._training_key, self._train)
         fast(found.network)
         return found
@@ -92,11 +107,16 @@ class Cell:
     @property
     def trained(self) -> bool:
         """Whether the network is in the store."""
+        if self._members:
+            return all(each.trained for each in self._members)
         return self.store.has(self._training_key)
 
     @property
     def history(self) -> History:
-        """How training went."""
+        """How training went; of an ensemble, one member after the other."""
+        if self._members:
+            epochs = [epoch for each in self._members for epoch in each.history.epochs]
+            return History(tuple(epochs), len(epochs) - 1, stopped_early=False)
         self.classifier  # noqa: B018 (it trains)
         return self.store.history(self._training_key)
 
@@ -107,7 +127,7 @@ class Cell:
             network = self.protocol.build()
         fast(network)
         classifier = Classifier(network, self.method.trained_as())
-        options = dict(self.protocol.training)
+        options = self.protocol.training_of(self.method)
         size = options.pop("batch_size")
         val, train = self._parts
         batches = train.batches(
@@ -140,19 +160,28 @@ class Cell:
 
     def outputs(self, name: str) -> tuple[Outputs, Tensor]:
         """The network's outputs for the test images of the data set `name`, and their labels (N,)."""
+        if self._members:
+            found = [each.outputs(name) for each in self._members]
+            return side_by_side([outputs for outputs, _ in found]), found[0][1]
         return self._collected(name, lambda: self.load(name, "test"))
 
     @cached_property
     def _fit(self) -> tuple[torch.nn.Module | None, float]:
         if not self.method.fits:
             return None, 0.0
-        outputs, targets = self._collected("train", lambda: self._parts[1])
+        if self._members:
+            fits, seconds = zip(*(each._fit for each in self._members), strict=True)
+            return Fits(fits), sum(seconds)
+        if self.method.fitted_to == "training":
+            outputs, targets = self._collected("train", lambda: self._parts[1])
+        else:
+            outputs, targets = self._collected("val", lambda: self._parts[0])
         started = time.perf_counter()
         return self.method.fit(outputs, targets), time.perf_counter() - started
 
     @property
     def fitted(self) -> torch.nn.Module | None:
-        """What the method fits to the training images' outputs, or None."""
+        """What the method fits to the outputs of the training or validation images, or None."""
         return self._fit[0]
 
     def prepare(self) -> None:
@@ -216,7 +245,7 @@ def run(
     if experiment.kind == "moons":
         return _run_moons(results, seeds, progress, bool(methods or protocol))
     chosen = experiment.protocol(protocol)
-    labels = {label: catalogue.method(label) for label in methods or experiment.methods}
+    labels = {label: catalogue.method(label, chosen) for label in methods or experiment.methods}
     held = rows.load(results) if results.exists() else []
     done = {(row.spec, row.method, row.data) for row in held}
     todo = [

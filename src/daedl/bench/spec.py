@@ -25,6 +25,7 @@ class Protocol:
         split: images for training, and for validation.
         network: name and arguments of the network.
         training: arguments of `fit`.
+        rates: learning rates of methods that need another one, by the method that trains.
         augment: names of augmentations of the training images; the density sees images as they are.
         mean, std: of each channel, by which all images are normalised; else pixels are in [0, 1].
     """
@@ -38,6 +39,12 @@ class Protocol:
     augment: tuple[str, ...] = ()
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+
+    def training_of(self, method: Method) -> dict[str, Any]:
+        """Arguments of `fit` for `method`."""
+        rate = self.rates.get(method.trained_as().name)
+        return {**self.training, **({} if rate is None else {"learning_rate": rate})}
 
     def build(self) -> Network:
         """A new network."""
@@ -80,19 +87,24 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All protocols, methods with settings and experiments of a file."""
+    """All protocols, methods with settings and experiments of a file.
+
+    `methods` have their defaults where the file has no settings; `method` takes in a protocol too.
+    """
 
     protocols: Mapping[str, Protocol]
     methods: Mapping[str, Method]
     experiments: Mapping[str, Experiment]
+    entries: Mapping[str, Mapping[str, Any]]
 
     def experiment(self, name: str) -> Experiment:
         """The experiment of this name."""
         return look_up(self.experiments, name, "experiment")
 
-    def method(self, name: str) -> Method:
-        """The method of this name, with the settings that it has here."""
-        return look_up(self.methods, name, "method of the experiments")
+    def method(self, name: str, protocol: Protocol | None = None) -> Method:
+        """The method of this name, with the settings that were published for the protocol's data."""
+        entry = look_up(self.entries, name, "method of the experiments")
+        return _method(entry, "" if protocol is None else protocol.data)
 
 
 def catalogue(text: str | None = None) -> Catalogue:
@@ -103,15 +115,16 @@ def catalogue(text: str | None = None) -> Catalogue:
     protocols = {
         name: Protocol(name, **_frozen(entry)) for name, entry in content["protocol"].items()
     }
-    built = {name: _method(entry) for name, entry in content["method"].items()}
+    entries = content["method"]
+    built = {name: _method(entry, "") for name, entry in entries.items()}
     experiments = {
         name: _experiment(name, entry, protocols, built)
         for name, entry in content["experiment"].items()
     }
-    return Catalogue(protocols, built, experiments)
+    return Catalogue(protocols, built, experiments, entries)
 
 
-def _method(entry: Mapping[str, Any]) -> Method:
+def _method(entry: Mapping[str, Any], data: str) -> Method:
     arguments = dict(entry)
     # TOML has no null, and a method's own default differs from one method to the other.
     match arguments.get("spectral"):
@@ -119,7 +132,7 @@ def _method(entry: Mapping[str, Any]) -> Method:
             arguments["spectral"] = None
         case "default":
             arguments["spectral"] = SpectralNorm()
-    return methods.build(arguments.pop("name"), **arguments)
+    return methods.build_for(data, arguments.pop("name"), **arguments)
 
 
 def _experiment(
@@ -152,7 +165,7 @@ def training_key(protocol: Protocol, method: Method, seed: int) -> str:
             "mean": protocol.mean,
             "std": protocol.std,
             "network": protocol.network,
-            "training": protocol.training,
+            "training": protocol.training_of(method),
             "method": [shared.name, shared.arguments()],
             "seed": seed,
         }

@@ -42,7 +42,7 @@ def list_experiments(
                     times.append(short)
                     continue
                 if protocol.name not in epochs:
-                    method = catalogue.method(each.methods[0]).trained_as()
+                    method = catalogue.method(each.methods[0], protocol).trained_as()
                     epochs[protocol.name] = estimate.an_epoch(protocol, method)
                 count = estimate.trainings(catalogue, each, protocol)
                 most = epochs[protocol.name] * count * protocol.training["max_epochs"]

@@ -4,21 +4,110 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from daedl.methods.base import Method
+from daedl.methods.adats import AdaTS
+from daedl.methods.base import Method, Phase
 from daedl.methods.daedl import DAEDL
+from daedl.methods.ddu import DDU
+from daedl.methods.dropout import MCDropout
 from daedl.methods.edl import EDL
 from daedl.methods.edl_plus import EDLPlus
+from daedl.methods.energy import Energy
+from daedl.methods.ensemble import Ensemble, Fits
+from daedl.methods.f_edl import FEDL
+from daedl.methods.i_edl import IEDL
+from daedl.methods.kl_pn import KLPN
+from daedl.methods.knn import NearestNeighbours
+from daedl.methods.mahalanobis import Mahalanobis
+from daedl.methods.max_logit import MaxLogit
+from daedl.methods.natpn import NatPN
+from daedl.methods.postnet import PostNet
+from daedl.methods.r_edl import REDL
+from daedl.methods.re_edl import ReEDL
+from daedl.methods.rkl_pn import RKLPN
 from daedl.methods.softmax import Softmax
+from daedl.methods.temperature import TemperatureScaling
 from daedl.names import look_up
 
 METHODS: Mapping[str, type[Method]] = MappingProxyType(
-    {method.name: method for method in (Softmax, EDL, EDLPlus, DAEDL)}
+    {
+        method.name: method
+        for method in (
+            DAEDL,
+            EDL,
+            EDLPlus,
+            IEDL,
+            REDL,
+            ReEDL,
+            FEDL,
+            PostNet,
+            NatPN,
+            KLPN,
+            RKLPN,
+            Softmax,
+            MCDropout,
+            TemperatureScaling,
+            AdaTS,
+            Energy,
+            MaxLogit,
+            Mahalanobis,
+            NearestNeighbours,
+            DDU,
+            Ensemble,
+        )
+    }
 )
 
 
 def build(name: str, **arguments: Any) -> Method:
     """Build a method by its name in `METHODS`."""
-    return look_up(METHODS, name, "method")(**arguments)
+    return _build(look_up(METHODS, name, "method"), arguments)
 
 
-__all__ = ["DAEDL", "EDL", "METHODS", "EDLPlus", "Method", "Softmax", "build"]
+def build_for(data: str, name: str, **arguments: Any) -> Method:
+    """Build a method with the settings that were published for a data set, "mnist" or "cifar10".
+
+    Defaults stand where nothing was published; `arguments` come before both.
+    """
+    method = look_up(METHODS, name, "method")
+    return _build(method, {**method.published.get(data, {}), **arguments})
+
+
+def _build(method: type[Method], arguments: Mapping[str, Any]) -> Method:
+    """Build a method; that of an ensemble's members may be a name, or a name and arguments."""
+    match arguments.get("member"):
+        case str(name):
+            return method(**{**arguments, "member": build(name)})
+        case {"name": name, "arguments": of_member}:
+            return method(**{**arguments, "member": build(name, **of_member)})
+    return method(**arguments)
+
+
+__all__ = [
+    "DAEDL",
+    "DDU",
+    "EDL",
+    "FEDL",
+    "IEDL",
+    "KLPN",
+    "METHODS",
+    "REDL",
+    "RKLPN",
+    "AdaTS",
+    "EDLPlus",
+    "Energy",
+    "Ensemble",
+    "Fits",
+    "MCDropout",
+    "Mahalanobis",
+    "MaxLogit",
+    "Method",
+    "NatPN",
+    "NearestNeighbours",
+    "Phase",
+    "PostNet",
+    "ReEDL",
+    "Softmax",
+    "TemperatureScaling",
+    "build",
+    "build_for",
+]

@@ -114,8 +114,9 @@ class Method(ABC):
 
     def classes(self, outputs: Outputs) -> Tensor:
         """Predicted classes (B,) from outputs alone; several rows of logits (B, K, C) are averaged."""
-        probs = outputs.logits.softmax(-1)
-        return probs.flatten(1, -2).mean(1).argmax(-1) if probs.ndim > 2 else probs.argmax(-1)
+        if outputs.logits.ndim == 2:
+            return outputs.logits.argmax(-1)
+        return outputs.logits.softmax(-1).flatten(1, -2).mean(1).argmax(-1)
 
     def fit(self, outputs: Outputs, targets: Tensor) -> nn.Module | None:
         """Fit what the method needs to the outputs of all `fitted_to` data; None if it needs nothing.

@@ -36,6 +36,11 @@ class DAEDL(EDLPlus):
     """
 
     name = "daedl"
+    extra_cost = "spectral normalisation, and one pass over the training data for the density"
+    caveats = (
+        "One outlier in training can make the density inert (fit warns of it); probabilities of known "
+        "images are underconfident where the density score is far below 1 (see `leave_one_out`)."
+    )
 
     spectral: SpectralNorm | None = SpectralNorm()  # noqa: RUF009 (frozen)
     covariance: Structure = "full"

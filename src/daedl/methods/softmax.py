@@ -18,6 +18,8 @@ class Softmax(Method):
     paper = (
         "Hendrycks and Gimpel, A Baseline for Detecting Misclassified and OOD Examples, ICLR 2017"
     )
+    published_training = "none stated beside DAEDL's table; here as every other method"
+    caveats = "Confident far away from the training data; nothing tells what it has never seen."
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """−ln softmax(z)_y, (B,)."""

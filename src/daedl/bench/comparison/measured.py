@@ -176,12 +176,12 @@ class Measurements:
     @cached_property
     def _specs(self) -> dict[tuple[str, str, int], str]:
         """The digest of the settings as they are now, of every cell with rows."""
-        protocols, methods = self.catalogue.protocols, self.catalogue.methods
+        protocols, method = self.catalogue.protocols, self.catalogue.method
         cells = {(row.protocol, row.method, row.seed) for row in self.found}
         return {
-            (protocol, method, seed): cell_key(protocols[protocol], methods[method], seed)
-            for protocol, method, seed in cells
-            if protocol in protocols and method in methods
+            (name, label, seed): cell_key(protocol, method(label, protocol), seed)
+            for name, label, seed in cells
+            if (protocol := protocols.get(name)) and label in self.catalogue.methods
         }
 
 

@@ -12,7 +12,7 @@ from daedl.bench.comparison.drawing import Told
 from daedl.bench.comparison.measured import Measurements, Summary
 from daedl.bench.data import corrupted_sets
 from daedl.bench.runner import Cell, Load
-from daedl.bench.spec import Experiment, Protocol, training_key
+from daedl.bench.spec import Experiment, Protocol
 from daedl.bench.store import Store
 from daedl.prediction import Prediction
 
@@ -116,22 +116,19 @@ def _cached(
 ) -> tuple[int, dict[str, Cell]]:
     """The seed with the most trained networks in the cache, and its cells by method."""
     seeds = sorted({seed for key, seed in measured.rows if key.protocol == protocol.name})
-    methods = {label: measured.catalogue.method(label) for label in experiment.methods}
-    trained = {
-        seed: [
-            label
-            for label, method in methods.items()
-            if (cache / training_key(protocol, method, seed) / "model.daedl").is_file()
-        ]
+    if not cache.is_dir():
+        return seeds[0], {}
+    store = Store(cache)
+    methods = {label: measured.catalogue.method(label, protocol) for label in experiment.methods}
+    cells = {
+        seed: {label: Cell(protocol, each, seed, load, store) for label, each in methods.items()}
         for seed in seeds
     }
-    best = max(seeds, key=lambda seed: len(trained[seed]))
-    if not trained[best]:
-        return best, {}
-    store = Store(cache)
-    return best, {
-        label: Cell(protocol, methods[label], best, load, store) for label in trained[best]
+    trained = {
+        seed: {label: cell for label, cell in of_seed.items() if cell.trained}
+        for seed, of_seed in cells.items()
     }
+    return max(trained.items(), key=lambda item: len(item[1]))
 
 
 def _predicted(

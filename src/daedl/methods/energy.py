@@ -1,0 +1,45 @@
+"""The energy score."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from daedl.methods.post_hoc import PostHoc
+from daedl.outputs import Outputs
+from daedl.prediction import Prediction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Energy(PostHoc):
+    """Epistemic: the energy E(x) = −T ln Σ_c exp(z_c / T); p = softmax(z), without the temperature.
+
+    Attributes:
+        temperature: T, published as 1: larger ones did worse.
+    """
+
+    name = "energy"
+    paper = "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020"
+    caveats = (
+        "The cross-entropy does not fix the level of the logits, so the score need not fall where data "
+        "are many. The published fine-tuning on outliers is left out: OOD data are not seen here."
+    )
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(
+                f"temperature is {self.temperature!r}; expected a finite number above 0: take 1 as "
+                "published"
+            )
+
+    def energy(self, logits: Tensor) -> Tensor:
+        """E (B,) of logits (B, C)."""
+        return -self.temperature * (logits / self.temperature).logsumexp(-1)
+
+    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
+        """Probabilities softmax(z), and the energy."""
+        del fitted
+        return Prediction.from_probs(outputs.logits.softmax(-1), self.energy(outputs.logits))

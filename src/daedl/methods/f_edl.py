@@ -1,0 +1,182 @@
+"""Flexible evidential deep learning."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from daedl import losses
+from daedl.dirichlet import Dirichlet
+from daedl.methods.base import Method
+from daedl.networks import Network
+from daedl.networks.headed import Headed
+from daedl.outputs import Outputs
+from daedl.prediction import Prediction
+from daedl.spectral import SpectralNorm
+
+
+@dataclass(frozen=True, kw_only=True)
+class FEDL(Method):
+    """A flexible Dirichlet Σ_k p_k Dir(α + τe_k): α = exp(g₁), p = softmax(g₂), τ = softplus(g₃).
+
+    g₁ are the network's logits, g₂ and g₃ heads on its features. Trained with E‖y − π‖² + ‖y − p‖², which
+    has nothing to tune. With μ = E π:
+
+        epistemic  EU = Σ_c Var π_c
+        aleatoric  AU = 1 − Σ_c μ_c² − EU = E(1 − Σ_c π_c²)
+
+    Attributes:
+        head_width: hidden units of g₂ and g₃; published.
+        spectral: of the network alone, so of the features and g₁; published.
+        reduction: the published code sums over the batch.
+    """
+
+    name = "f-edl"
+    paper = (
+        "Yoon and Kim, Uncertainty Estimation by Flexible Evidential Deep Learning, NeurIPS 2025"
+    )
+    published_training = (
+        "Adam 5e-4, times 0.1 every 30 epochs (20 in the code), batches of 64, 100 epochs"
+    )
+    extra_cost = "two small heads and spectral normalisation"
+    caveats = (
+        "The heads are not spectrally normalised, so p and τ may be anything far from the training data. "
+        "The predicted distribution is a mixture, which has no single α."
+    )
+
+    spectral: SpectralNorm | None = SpectralNorm()  # noqa: RUF009 (frozen)
+    reduction: Literal["mean", "sum"] = "sum"
+    head_width: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head_width < 1:
+            raise ValueError(
+                f"head_width is {self.head_width}; expected at least one hidden unit: take 256"
+            )
+
+    def prepare(self, network: Network) -> Network:
+        """Normalise the network, and put the heads behind it unless it has them."""
+        super().prepare(network)
+        if isinstance(network, Headed) and isinstance(network.head, Heads):
+            return network
+        heads = Heads(network.num_features, network.num_classes, self.head_width)
+        heads.to(next(network.parameters()))
+        return Headed(network, heads, network.num_features)
+
+    def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
+        """Σ_c (y_c − μ_c)² + Σ_c Var π_c + Σ_c (y_c − p_c)², (B,)."""
+        del epoch
+        flexible = FlexibleDirichlet.of(outputs.logits)
+        expected = losses.expected_mse(flexible.averaged.log_alpha, targets, "none")
+        of_allocation = losses.squared_error(flexible.log_p, targets, "none")
+        return expected + flexible.variance_between + of_allocation
+
+    def classes(self, outputs: Outputs) -> Tensor:
+        """argmax_c μ_c, (B,)."""
+        return FlexibleDirichlet.of(outputs.logits).averaged.mean.argmax(-1)
+
+    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
+        """Probabilities μ with EU and AU."""
+        del fitted
+        flexible = FlexibleDirichlet.of(outputs.logits)
+        return Prediction.from_probs(
+            flexible.averaged.mean, epistemic=flexible.variance, aleatoric=flexible.expected_gini
+        )
+
+
+class Heads(nn.Module):
+    """Puts g₂ (allocation) and g₃ (dispersion) beside the logits g₁: three rows (B, 3, C), g₃ repeated.
+
+    H - width - C and H - width - 1, with ReLU and LayerNorm between, as in the published code.
+    """
+
+    def __init__(self, num_features: int, num_classes: int, width: int) -> None:
+        super().__init__()
+        self.allocation, self.dispersion = (
+            nn.Sequential(
+                nn.Linear(num_features, width),
+                nn.ReLU(),
+                nn.LayerNorm(width),
+                nn.Linear(width, outputs),
+            )
+            for outputs in (num_classes, 1)
+        )
+
+    def forward(self, outputs: Outputs) -> Outputs:
+        """Features (B, H) and logits (B, C) to the same features and g₁, g₂, g₃ (B, 3, C)."""
+        features, logits = outputs
+        rows = (logits, self.allocation(features), self.dispersion(features).expand_as(logits))
+        return Outputs(features, torch.stack(rows, -2))
+
+
+@dataclass(frozen=True)
+class FlexibleDirichlet:
+    """Σ_k p_k Dir(α + τe_k) over C classes, by ln α (..., C), ln p (..., C) and ln τ (...)."""
+
+    log_alpha: Tensor
+    log_p: Tensor
+    log_tau: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor) -> "FlexibleDirichlet":
+        """From g₁, g₂ and g₃, (..., 3, C)."""
+        alpha, allocation, dispersion = logits.unbind(-2)
+        return cls(alpha, allocation.log_softmax(-1), _log_softplus(dispersion[..., 0]))
+
+    @property
+    def averaged(self) -> Dirichlet:
+        """Dir(α + τp), of precision S = α₀ + τ: the mean μ is the same, the variance part of it."""
+        return Dirichlet(torch.logaddexp(self.log_alpha, self.log_tau.unsqueeze(-1) + self.log_p))
+
+    @property
+    def variance_between(self) -> Tensor:
+        """What the mixture adds to the Σ_c Var π_c of Dir(α + τp): Σ_c τ² p_c (1 − p_c) / S(S + 1), (...)."""
+        p, dispersed = self.log_p.exp(), torch.sigmoid(self.log_tau - self.log_alpha.logsumexp(-1))
+        return dispersed.square() * self._peakedness * _disagreement(p, p)
+
+    @property
+    def variance(self) -> Tensor:
+        """Σ_c Var π_c = Σ_c μ_c (1 − μ_c) / (S + 1) + Σ_c τ² p_c (1 − p_c) / S(S + 1), (...)."""
+        averaged = self.averaged
+        mean = averaged.mean
+        within = torch.sigmoid(-averaged.log_precision) * _disagreement(mean, mean)
+        return within + self.variance_between
+
+    @property
+    def expected_gini(self) -> Tensor:
+        """E(1 − Σ_c π_c²) = 1 − Σ_c μ_c² − Σ_c Var π_c, (...).
+
+        Written with m = α / α₀ and w = τ / S as S / (S + 1) · ((1 − w)² Σ_c m_c (1 − m_c)
+        + 2w (1 − w) Σ_c m_c (1 − p_c)), where nothing is subtracted.
+        """
+        odds = self.log_tau - self.log_alpha.logsumexp(-1)
+        w, rest = torch.sigmoid(odds), torch.sigmoid(-odds)
+        m, p = self.log_alpha.softmax(-1), self.log_p.exp()
+        mixed = rest * _disagreement(m, m) + 2 * w * _disagreement(m, p)
+        return self._peakedness * rest * mixed
+
+    @property
+    def _peakedness(self) -> Tensor:
+        """S / (S + 1), (...)."""
+        return torch.sigmoid(self.averaged.log_precision)
+
+
+def _disagreement(p: Tensor, q: Tensor) -> Tensor:
+    """Σ_c p_c (1 − q_c): how often draws from p and q (..., C) are of different classes, (...).
+
+    1 − q of the largest q is the sum of the others: it would round to 0 where they are small.
+    """
+    largest = q.argmax(-1, keepdim=True)
+    others = q.scatter(-1, largest, 0.0).sum(-1, keepdim=True)
+    return (p * (1 - q).scatter(-1, largest, others)).sum(-1)
+
+
+def _log_softplus(x: Tensor) -> Tensor:
+    """ln softplus(x), finite where softplus(x) underflows."""
+    # Below, ln(1 + eˣ) = eˣ − e²ˣ / 2 to 13 digits (chosen).
+    low = x.clamp_max(-15.0)
+    direct = F.softplus(x.clamp_min(-15.0)).log()
+    return torch.where(x < -15.0, low - low.exp() / 2, direct)

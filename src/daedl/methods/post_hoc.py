@@ -1,0 +1,107 @@
+"""What methods share that leave training alone: they read an ordinary softmax network in another way."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from daedl.checks import NotFittedError
+from daedl.density import ClassStatistics, DensityScorer, GaussianDensity, Shrunk
+from daedl.density.shrinkage import Shrinkage
+from daedl.density.statistics import Structure
+from daedl.distributed import gather_across
+from daedl.methods.softmax import Softmax
+from daedl.outputs import Outputs
+from daedl.prediction import Prediction
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostHoc(Softmax):
+    """Trained as softmax, whose network and outputs all of these share; not a method itself."""
+
+    published_training = "none of its own: an ordinary softmax network"
+
+    def trained_as(self) -> Softmax:
+        """Softmax with the same spectral normalisation and reduction."""
+        return Softmax(**{each.name: getattr(self, each.name) for each in fields(Softmax)})
+
+    def require_fitted(self, fitted: nn.Module | None) -> nn.Module:
+        """What `fit` returned; raise if that has not been called yet."""
+        if fitted is None:
+            loader = "train_loader" if self.fitted_to == "training" else "val_loader"
+            raise NotFittedError(
+                f"{self.name} is not fitted to {self.fitted_to} data yet; expected that before "
+                f"prediction: call daedl.fit(model, ...) to train, or model.fit_density({loader}) for "
+                "a network that is trained already"
+            )
+        return fitted
+
+
+class Gaussians(nn.Module):
+    """Class-wise Gaussians of the training features, to be saved and restored."""
+
+    def __init__(self, density: GaussianDensity) -> None:
+        super().__init__()
+        self.density = density
+
+    @classmethod
+    def fit(
+        cls, outputs: Outputs, targets: Tensor, covariance: Structure, shrinkage: Shrinkage
+    ) -> "Gaussians":
+        """Fit to training features (N, H), of all processes, as DAEDL does; its range is not needed."""
+        num_classes = outputs.logits.shape[-1]
+        scorer = DensityScorer.fit(outputs.features, targets, num_classes, covariance, shrinkage)
+        return cls(scorer.density)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Log density (B,), float64, of features (B, H)."""
+        return self.density(features)  # type: ignore[no-any-return]
+
+    def distances(self, features: Tensor) -> Tensor:
+        """Squared Mahalanobis distances (B, C), float64, of features (B, H) to the class means."""
+        constant = self.density.constant  # ln ω_c − ½ ln |2π Σ_c|
+        # Rounding can take a distance of zero below it.
+        return (2 * (constant - self.density.class_log_densities(features))).clamp_min(0)
+
+    def settings(self) -> dict[str, Any]:
+        """What, beside the tensors of `state_dict()`, rebuilds this; JSON-able."""
+        return {
+            "covariance": self.density.structure,
+            "dtype": str(self.density.dtype).removeprefix("torch."),
+        }
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "Gaussians":
+        """The Gaussians that gave this `state_dict()` and these `settings()`."""
+        of = {name.removeprefix("density."): tensor for name, tensor in tensors.items()}
+        statistics = ClassStatistics(
+            of["counts"], of["means"], of["scatter"], settings["covariance"]
+        )
+        shrunk = Shrunk(*(of[each.name] for each in fields(Shrunk)))
+        return cls(GaussianDensity(statistics, shrunk, getattr(torch, settings["dtype"])))
+
+
+def tempered(logits: Tensor, temperature: Tensor) -> Prediction:
+    """The prediction softmax(z / T) for logits (B, C) and temperatures (B,); the class is that of z.
+
+    The largest logit is taken off first, so that dividing by a small T can't overflow.
+    """
+    below = logits - logits.amax(-1, keepdim=True)
+    probs = (below / temperature.to(logits)[:, None]).softmax(-1)
+    # A large T can round all classes to a tie, so the class is taken from the logits.
+    return replace(Prediction.from_probs(probs), labels=logits.argmax(-1))
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """Every process's `rows` (N_r, H) one after the other, (sum of N_r, H), in every process."""
+    return gather_across(rows.flatten()).view(-1, rows.shape[1])
+
+
+def require_whole(name: str, value: int, least: int, remedy: str) -> None:
+    """Raise unless `value` is a whole number from `least`; `remedy` says what to take."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(
+            f"{name} is {value!r}; expected a whole number from {least}: take {remedy}"
+        )
