@@ -1,0 +1,162 @@
+"""Ensembles: the mean of their members, however they were trained, and whatever they are."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import daedl
+from daedl.methods import DAEDL, EDL, KLPN, EDLPlus, Ensemble, MCDropout, NatPN, Softmax, build
+from daedl.networks import MLP, Members, Wrapped
+from daedl.outputs import Outputs
+from daedl.spectral import normalization
+
+fit = partial(daedl.fit, accelerator="cpu", progress=False, learning_rate=1e-2)
+
+
+def trained(method, blobs, seed, epochs=2):
+    torch.manual_seed(seed)
+    classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), method)
+    fit(classifier, blobs, blobs, max_epochs=epochs, seed=seed)
+    return classifier
+
+
+@pytest.mark.parametrize("method", [Softmax(), DAEDL()], ids=lambda m: m.name)
+def test_joined_members_predict_their_mean(method, blobs, tmp_path):
+    members = [trained(method, blobs, seed) for seed in range(3)]
+    joined = daedl.ensemble(members)
+    found = [member.predict(blobs[0]) for member in members]
+    p = joined.predict(blobs[0])
+    mean = torch.stack([each.probs for each in found]).mean(0)
+    torch.testing.assert_close(p.probs, mean)
+    assert torch.equal(p.labels, p.probs.argmax(-1))
+    if found[0].epistemic is None:
+        entropy = torch.special.entr(mean.double()).sum(-1)
+        inner = torch.stack([torch.special.entr(each.probs.double()).sum(-1) for each in found])
+        torch.testing.assert_close(
+            p.epistemic.double(), entropy - inner.mean(0), atol=1e-6, rtol=1e-4
+        )
+    else:
+        own = torch.stack([each.epistemic for each in found]).mean(0)
+        torch.testing.assert_close(p.epistemic, own)
+    joined.save(tmp_path / "model.daedl")
+    again = daedl.Classifier.load(tmp_path / "model.daedl")
+    assert torch.equal(again.predict(blobs[0]).probs, p.probs)
+    # The members are copies.
+    with torch.no_grad():
+        next(members[0].network.parameters()).zero_()
+    assert torch.equal(joined.predict(blobs[0]).probs, p.probs)
+
+
+def test_members_start_apart_and_have_the_gradient_that_they_would_have_alone(blobs):
+    torch.manual_seed(0)
+    classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), Ensemble(member=EDL(), size=3))
+    first, second, third = classifier.network.members
+    assert not torch.equal(*(each.classifier[0].weight for each in (first, second)))
+    images, targets = blobs[0][:50], blobs[1][:50]
+    classifier.method.training_loss(classifier.network, images, targets, 4).backward()
+    together = third.classifier[0].weight.grad.clone()
+    third.zero_grad()
+    EDL().training_loss(third, images, targets, 4).backward()
+    torch.testing.assert_close(together, third.classifier[0].weight.grad)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [KLPN(), MCDropout(num_passes=3), NatPN(warmup_epochs=1), DAEDL()],
+    ids=lambda m: m.name,
+)
+def test_any_method_can_be_a_member(member, blobs, tmp_path):
+    torch.manual_seed(0)
+    method = Ensemble(member=member, size=2)
+    classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), method)
+    fit(classifier, blobs, blobs, max_epochs=2)
+    p = classifier.predict(blobs[0])
+    torch.testing.assert_close(p.probs.sum(-1), torch.ones(610))
+    classifier.save(tmp_path / "model.daedl")
+    again = daedl.Classifier.load(tmp_path / "model.daedl")
+    assert again.method == method
+    assert torch.equal(again.predict(blobs[0]).probs, p.probs)
+
+
+def test_costs_are_counted():
+    assert Ensemble(size=4).passes == 4
+    assert Ensemble(size=4, member=MCDropout(num_passes=5)).passes == 20
+    assert not Ensemble().fits
+    assert Ensemble(member=DAEDL()).fits
+    assert Ensemble(member=build("temperature")).fitted_to == "validation"
+
+
+def test_post_hoc_members_share_a_training():
+    assert Ensemble(member=build("energy")).trained_as() == Ensemble()
+    assert Ensemble(member=DAEDL()).trained_as() == Ensemble(
+        member=EDLPlus(spectral=DAEDL().spectral)
+    )
+
+
+def test_members_by_name():
+    assert build("ensemble", member="edl", size=3) == Ensemble(member=EDL(), size=3)
+
+
+def test_every_member_is_normalised_as_the_given_network_is():
+    network = daedl.spectral_normalize(MLP(4, 3, hidden=(8,)))
+    members = daedl.Classifier(network, Ensemble(size=3)).network.members
+    assert [normalization(each) for each in members] == [daedl.SpectralNorm()] * 3
+
+
+def test_networks_of_ones_own_draw_new_weights():
+    own = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    members = daedl.Classifier(Wrapped(own, "1", (4,)), Ensemble(size=2)).network.members
+    assert members[0].module is own
+    assert not torch.equal(*(each.module[0].weight for each in members))
+
+
+class Scale(nn.Module):
+    """A layer that can't draw new weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(3))
+
+    def forward(self, values):
+        return values * self.factor
+
+
+def test_layers_that_cannot_be_drawn_anew_are_told():
+    own = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), Scale())
+    with pytest.raises(
+        ValueError, match=r"layer 'module.3' has no reset_parameters.*daedl.ensemble"
+    ):
+        daedl.Classifier(Wrapped(own, "1", (4,)), Ensemble(size=2))
+
+
+def test_settings_are_checked():
+    with pytest.raises(ValueError, match="size is 1; expected at least 2 members"):
+        Ensemble(size=1)
+    with pytest.raises(TypeError, match="expected a method such as .*, not an ensemble"):
+        Ensemble(member=Ensemble())
+    with pytest.raises(TypeError, match="member is 3"):
+        Ensemble(member=3)
+    with pytest.raises(ValueError, match="expected it on its member"):
+        Ensemble(spectral=daedl.SpectralNorm())
+    with pytest.raises(ValueError, match="2 networks for an ensemble of 3; expected one each"):
+        daedl.Classifier(Members([MLP(4, 3), MLP(4, 3)]), Ensemble(size=3))
+
+
+def test_what_does_not_belong_together_is_not_joined(blobs):
+    one, other = trained(Softmax(), blobs, 0), trained(EDL(), blobs, 0)
+    with pytest.raises(ValueError, match="members differ.*expected one method"):
+        daedl.ensemble([one, other])
+    with pytest.raises(ValueError, match="1 members; expected at least two"):
+        daedl.ensemble([one])
+    wide = daedl.Classifier(MLP(4, 3, hidden=(9,)), "softmax")
+    with pytest.raises(ValueError, match="members differ"):
+        daedl.ensemble([one, wide])
+
+
+def test_disagreement_is_the_epistemic_score_of_softmax_members():
+    logits = torch.tensor([[[4.0, 0, 0], [4, 0, 0]], [[4, 0, 0], [0, 4, 0]]])
+    p = Ensemble(size=2).predict(Outputs(torch.zeros(2, 2, 1), logits), None)
+    assert p.epistemic[0] == 0
+    assert p.epistemic[1] > 0.4

@@ -1,0 +1,122 @@
+"""KL-PN and RKL-PN: worked numbers, noise, and what they learn from it."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Dirichlet, kl_divergence
+
+import daedl
+from daedl.methods import KLPN, RKLPN, build_for
+from daedl.networks import MLP
+from daedl.outputs import Outputs
+
+LOGITS = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
+NOISE_LOGITS = torch.tensor([[0.5, 0.0, -0.5]], dtype=torch.float64)
+TARGET = torch.tensor([0])
+
+
+class Fixed(nn.Module):
+    """Gives the known image's logits, then the noise's."""
+
+    def forward(self, images):
+        assert len(images) == 2
+        return Outputs(torch.zeros(2, 1), torch.cat([LOGITS, NOISE_LOGITS]))
+
+
+@pytest.mark.parametrize(
+    ("method", "known", "total"),
+    [(KLPN(), 2.21836, 0.0263604), (RKLPN(), 12.6885, 0.130990)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_worked_numbers(method, known, total):
+    outputs = Outputs(torch.zeros(1, 1), LOGITS)
+    assert float(method.loss(outputs, TARGET, 0)) * 100 == pytest.approx(known, abs=5e-5)
+    loss = method.training_loss(Fixed(), torch.zeros(1, 1, 2, 2), TARGET, 0)
+    assert float(loss) == pytest.approx(total, abs=5e-7)
+    ignored = type(method)(noise_weight=0.0)
+    loss = ignored.training_loss(Fixed(), torch.zeros(1, 1, 2, 2), TARGET, 0)
+    assert float(loss) == pytest.approx(known / 100, abs=5e-7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_divergences_against_torch(seed):
+    torch.manual_seed(seed)
+    logits, targets = 2 * torch.randn(30, 6, dtype=torch.float64), torch.randint(6, (30,))
+    wanted = 1 + 50 * nn.functional.one_hot(targets, 6)
+    theirs = Dirichlet(wanted.double()), Dirichlet(logits.exp())
+    outputs = Outputs(torch.zeros(30, 1), logits)
+    forward, reverse = (
+        method(target=50).loss(outputs, targets, 0) * 50 for method in (KLPN, RKLPN)
+    )
+    torch.testing.assert_close(forward, kl_divergence(*theirs))
+    torch.testing.assert_close(reverse, kl_divergence(*theirs[::-1]))
+
+
+@pytest.mark.parametrize("kind", [KLPN, RKLPN])
+def test_the_loss_vanishes_at_the_target(kind):
+    logits = torch.tensor([[0.0, 101.0, 0.0]], dtype=torch.float64)
+    logits[0, 1] = torch.tensor(101.0).double().log()
+    loss = kind().loss(Outputs(torch.zeros(1, 1), logits), torch.tensor([1]), 0)
+    assert float(loss) == pytest.approx(0, abs=1e-12)
+
+
+def test_noise_is_uniform_and_normalised_as_the_images_are():
+    torch.manual_seed(0)
+    images = torch.zeros(200, 3, 8, 8)
+    plain = KLPN().noise(images)
+    assert 0 <= plain.min() < 0.01
+    assert 0.99 < plain.max() <= 1
+    assert plain.mean() == pytest.approx(0.5, abs=0.01)
+    method = build_for("cifar10", "kl-pn")
+    noise = method.noise(images)
+    for channel, (mean, std) in enumerate(zip(method.pixel_mean, method.pixel_std, strict=True)):
+        back = noise[:, channel] * std + mean
+        assert -1e-6 <= back.min() < 0.01
+        assert 0.99 < back.max() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("kind", [KLPN, RKLPN])
+def test_noise_in_training_flattens_the_prediction_there(kind, blobs):
+    fit = partial(daedl.fit, accelerator="cpu", progress=False, learning_rate=1e-2, max_epochs=15)
+    images = 0.05 * blobs[0] + 0.5  # most of the noise is away from them
+    from_flat = []
+    for method in (kind(), kind(noise_weight=0.0)):
+        torch.manual_seed(0)
+        classifier = daedl.Classifier(MLP(4, 3, hidden=(32,)), method)
+        fit(classifier, (images, blobs[1]))
+        predicted = classifier.predict(torch.rand(200, 4)).dirichlet
+        flat = daedl.Dirichlet(torch.zeros(200, 3))
+        from_flat.append(method.divergence(flat, predicted).mean())
+    assert from_flat[0] < 0.5 * from_flat[1]
+
+
+def test_reductions_are_of_the_batch():
+    torch.manual_seed(0)
+    network = MLP(4, 3, hidden=(8,))
+    images, targets = torch.rand(10, 4), torch.arange(10) % 3
+    losses = []
+    for reduction in ("mean", "sum"):
+        torch.manual_seed(1)
+        losses.append(KLPN(reduction=reduction).training_loss(network, images, targets, 0))
+    torch.testing.assert_close(losses[1], 10 * losses[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target": 0}, "target is 0.*expected a target above 0"),
+        ({"noise_weight": -1}, "noise_weight -1"),
+        ({"pixel_mean": [0.5]}, "expected both or neither"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        KLPN(**settings)
+
+
+def test_settings_for_cifar10_survive_a_file():
+    method = build_for("cifar10", "rkl-pn")
+    assert daedl.methods.build("rkl-pn", **method.arguments()) == method
+    assert build_for("mnist", "kl-pn") == KLPN()
