@@ -134,7 +134,7 @@ def test_layers_that_cannot_be_drawn_anew_are_told():
 def test_settings_are_checked():
     with pytest.raises(ValueError, match="size is 1; expected at least 2 members"):
         Ensemble(size=1)
-    with pytest.raises(TypeError, match="expected a method such as .*, not an ensemble"):
+    with pytest.raises(TypeError, match=r"expected a method such as .*, not an ensemble"):
         Ensemble(member=Ensemble())
     with pytest.raises(TypeError, match="member is 3"):
         Ensemble(member=3)
@@ -146,7 +146,7 @@ def test_settings_are_checked():
 
 def test_what_does_not_belong_together_is_not_joined(blobs):
     one, other = trained(Softmax(), blobs, 0), trained(EDL(), blobs, 0)
-    with pytest.raises(ValueError, match="members differ.*expected one method"):
+    with pytest.raises(ValueError, match=r"members differ.*expected one method"):
         daedl.ensemble([one, other])
     with pytest.raises(ValueError, match="1 members; expected at least two"):
         daedl.ensemble([one])
