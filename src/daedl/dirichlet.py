@@ -205,9 +205,10 @@ def trigamma_residual(log_x: Tensor) -> Tensor:
 
 def _x2_trigamma_of_next(x: Tensor) -> Tensor:
     """x² ψ₁(x + 1)."""
-    # As Hurwitz's ζ(2, x + 1): torch's polygamma(1, ·) has nine digits in float64, ζ has all.
-    trigamma: Tensor = torch.special.zeta(2.0, x + 1)
-    return x * x * trigamma
+    # As Hurwitz's ζ(2, x + 1): torch's polygamma(1, ·) has nine digits in float64, ζ has all, but it
+    # isn't made for half precision.
+    trigamma: Tensor = torch.special.zeta(2.0, x.double() + 1)
+    return x * x * trigamma.to(x)
 
 
 def _trigamma_tail(y: Tensor) -> Tensor:

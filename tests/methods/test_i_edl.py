@@ -126,6 +126,14 @@ def test_loss_and_gradient_are_finite_in_float32(row):
     assert torch.isfinite(gradient).all()
 
 
+def test_half_precision():
+    """What mixed precision may hand over, for which torch has no zeta function."""
+    logits = LOGITS.bfloat16()
+    loss = IEDL().loss(Outputs(logits, logits), TARGET, 0)
+    assert loss.dtype == torch.bfloat16
+    assert float(loss) == pytest.approx(0.420007 - 0.140664, abs=0.005)
+
+
 def test_weighted_error_is_the_expectation():
     torch.manual_seed(1)
     alpha = IEDL().log_alpha(LOGITS)[0].exp()
