@@ -1,0 +1,39 @@
+"""docs/methods.md is what the code says, and says all that a reader needs of each method."""
+
+from pathlib import Path
+
+import pytest
+
+from daedl.bench.methods_page import markdown
+from daedl.methods import METHODS
+
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+
+
+def test_page_is_up_to_date():
+    page = PAGE.read_text("utf-8")
+    assert page == markdown(), "write docs/methods.md again: its first lines say how"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_tells_what_the_table_asks(name):
+    line = next(each for each in markdown_lines() if each.startswith(f"| [`{name}`]"))
+    cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+    assert len(cells) == 8
+    assert all(cells), line
+    link = cells[0].partition("(#")[2].rstrip(")")
+    headings = [each.removeprefix("## ") for each in markdown_lines() if each.startswith("## ")]
+    slugs = [
+        "".join(c for c in heading.lower() if c.isalnum() or c in " -_").replace(" ", "-")
+        for heading in headings
+    ]
+    assert slugs.count(link) == 1
+
+
+def markdown_lines():
+    return PAGE.read_text("utf-8").splitlines()
+
+
+def test_what_is_left_out_is_told():
+    text = PAGE.read_text("utf-8")
+    assert all(f"**{name}**" in text for name in ("DUQ", "DUE"))
