@@ -15,7 +15,7 @@ from daedl.bench.comparison.measured import Measurements, Summary
 from daedl.bench.data import ImageSet, corrupted_sets
 from daedl.bench.rows import Row
 from daedl.bench.runner import run
-from daedl.bench.spec import catalogue
+from daedl.bench.spec import catalogue, training_key
 from daedl.bench.store import Store
 
 SPEC = """
@@ -132,7 +132,7 @@ def test_the_seed_with_the_most_networks_is_shown(made, tmp_path):
     shutil.copytree(made / "cache", cache)
     found = comparison.measured.load(made / "results", CATALOGUE)
     protocol, softmax = CATALOGUE.protocols["stripes-tiny"], CATALOGUE.method("softmax")
-    shutil.rmtree(cache / pictures.training_key(protocol, softmax, 0))
+    shutil.rmtree(cache / training_key(protocol, softmax, 0))
     (gallery,) = pictures.of_networks(found, cache, nowhere)
     assert gallery.title == "stripes, tiny protocol, seed 1"
     assert {each.name for each in gallery.pictures} == NAMES

@@ -17,8 +17,9 @@ fit = partial(daedl.fit, accelerator="cpu", progress=False)
 
 @pytest.fixture(scope="module", params=list(methods.METHODS))
 def method(request):
-    # AdaTS trains a network of its own after training: a few epochs of it will do.
-    return methods.build(request.param, **({"epochs": 3} if request.param == "adats" else {}))
+    # AdaTS trains a network of its own after training. Without an error in the data its temperature goes to
+    # its floor, where all probabilities round to 0 and 1: one epoch will do.
+    return methods.build(request.param, **({"epochs": 1} if request.param == "adats" else {}))
 
 
 def network():

@@ -1,6 +1,7 @@
 """What is read off a softmax network without another training: temperature, energy, largest logit."""
 
 import math
+import multiprocessing
 from functools import partial
 
 import numpy as np
@@ -156,7 +157,9 @@ def test_all_share_the_training_of_softmax(kind):
     shared = kind(spectral=spectral, reduction="sum").trained_as()
     assert shared == Softmax(spectral=spectral, reduction="sum")
     out = Outputs(torch.zeros(1, 2), torch.tensor([[0.3, -0.2, 0.5]]))
-    assert torch.equal(kind().loss(out, torch.tensor([2]), 3), shared.loss(out, torch.tensor([2]), 3))
+    assert torch.equal(
+        kind().loss(out, torch.tensor([2]), 3), shared.loss(out, torch.tensor([2]), 3)
+    )
 
 
 @pytest.mark.parametrize("kind", FITTED)
@@ -171,7 +174,9 @@ def test_what_is_fitted_to_held_out_data_asks_for_them(blobs):
     assert [kind for kind in ALL if kind.fitted_to == "validation"] == [TemperatureScaling, AdaTS]
     for method in (TemperatureScaling(), AdaTS()):
         classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), method)
-        with pytest.raises(ValueError, match=rf"'{method.name}' is fitted to validation.*pass val="):
+        with pytest.raises(
+            ValueError, match=rf"'{method.name}' is fitted to validation.*pass val="
+        ):
             fit(classifier, blobs, max_epochs=1)
 
 
@@ -184,7 +189,9 @@ def test_all_say_what_they_are(kind):
     assert kind(**kind().arguments()) == kind()
 
 
-@pytest.mark.parametrize("method", [TemperatureScaling(), Energy(), MaxLogit()], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [TemperatureScaling(), Energy(), MaxLogit()], ids=lambda m: m.name
+)
 def test_saved_and_loaded_predicts_the_same(method, blobs, tmp_path):
     torch.manual_seed(0)
     classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), method)
@@ -204,17 +211,39 @@ def test_temperature_restored():
     assert again.temperature != 1
 
 
-def test_several_processes_find_one_temperature(blobs):
-    """Each sees half of the validation data, and all fit to the whole."""
-    torch.manual_seed(0)
-    method = TemperatureScaling()
-    classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), method)
-    images, targets = blobs
-    held_out = images[:99], targets[:99]  # not the same number for each
-    fit(classifier, blobs, held_out, max_epochs=2, devices=2)
-    alone = method.fit(*classifier.collect([held_out]))
-    assert 0.1 < alone.temperature < 100
-    assert classifier.fitted.temperature == pytest.approx(alone.temperature, rel=1e-6)
+def _fit_share(rank, folder, methods, outputs, targets):
+    """In one of two processes: fit to every second sample, and leave what came of it."""
+    meeting = f"file://{folder}/meeting"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    share = Outputs(*(part[rank::2] for part in outputs))
+    fitted = [method.fit(share, targets[rank::2]) for method in methods]
+    torch.save([(each.state_dict(), each.settings()) for each in fitted], folder / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_several_processes_fit_to_the_samples_of_all(blobs, tmp_path):
+    features, targets = blobs[0][:301], blobs[1][:301]  # one more for the first process
+    outputs = Outputs(features, 3 * torch.randn(301, 3, generator=torch.Generator().manual_seed(0)))
+    methods = [TemperatureScaling(), Mahalanobis(), NearestNeighbours(k=5), DDU(), AdaTS(epochs=1)]
+    context = multiprocessing.get_context("fork")
+    arguments = (tmp_path, methods, outputs, targets)
+    processes = [context.Process(target=_fit_share, args=(rank, *arguments)) for rank in (0, 1)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    results = zip(*(torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)), strict=True)
+    for method, parts in zip(methods, results, strict=True):
+        first, second = (method.predict(outputs, method.restore(*part)) for part in parts)
+        alone = method.predict(outputs, method.fit(outputs, targets))
+        for name, score in first.scores().items():
+            assert torch.equal(score, second.scores()[name])
+            # AdaTS goes through the samples in the order in which it got them.
+            if method.name != "adats":
+                torch.testing.assert_close(score, alone.scores()[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0, -1.0, math.inf, math.nan])

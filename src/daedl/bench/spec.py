@@ -61,6 +61,7 @@ class Experiment:
         test: the known data, whose test images are asked about.
         ood: unknown data sets.
         shift: family of corruptions of the known data, or "".
+        pictures: methods whose curves a report draws, as all would hide each other; none means all.
         kind: "images"; or "moons", which has points of its own and needs no more than a title.
     """
 
@@ -71,7 +72,13 @@ class Experiment:
     test: str = ""
     ood: tuple[str, ...] = ()
     shift: str = ""
+    pictures: tuple[str, ...] = ()
     kind: Literal["images", "moons"] = "images"
+
+    @property
+    def drawn(self) -> tuple[str, ...]:
+        """Methods whose curves are drawn."""
+        return self.pictures or self.methods
 
     def protocol(self, name: str | None = None) -> Protocol:
         """The protocol of this short name, or the default one."""
@@ -141,7 +148,7 @@ def _experiment(
     protocols: Mapping[str, Protocol],
     built: Mapping[str, Method],
 ) -> Experiment:
-    for method in entry.get("methods", ()):
+    for method in (*entry.get("methods", ()), *entry.get("pictures", ())):
         look_up(built, method, f"method of experiment {name!r}")
     chosen = {
         short: look_up(protocols, full, f"protocol of experiment {name!r}")

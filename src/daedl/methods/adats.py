@@ -73,7 +73,8 @@ class AdaptiveTemperature(nn.Module):
 
             KL(q(v | f) ‖ p(v | y)) − ln Laplace(f; decoder(v), 1) − ln softmax(z / T(v))_y
 
-        with one v ~ q(v | f) a sample, for features (B, H), logits (B, C) and targets (B,).
+        with one v ~ q(v | f) a sample, for features (B, H), logits (B, C) and targets (B,). The published
+        code draws another v for T, which has the same expectation.
         """
         q, p = self.posterior(features), self.priors()
         latent = q.rsample()
@@ -112,7 +113,8 @@ class AdaTS(PostHoc):
     )
     caveats = (
         "Features are not standardised, as published: where they are large, their reconstruction "
-        "outweighs the calibration. Fitted to the data that training was stopped by."
+        "outweighs the calibration. If the network makes no error on the validation data, temperatures "
+        "fall to their floor 1e-3, and probabilities are 0 and 1."
     )
     fitted_to = "validation"
 
@@ -138,7 +140,7 @@ class AdaTS(PostHoc):
             # Only training needs the decoder, so it isn't kept.
             decoder = layers(LATENT, 1024, 512, 512, features.shape[1])
             parameters = [*adaptive.parameters(), *decoder.parameters()]
-            optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE)
+            optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=True)
             for _ in range(self.epochs):
                 for rows in torch.split(torch.randperm(len(targets)), BATCH):
                     optimizer.zero_grad()

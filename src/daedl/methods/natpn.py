@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from daedl.methods.base import Phase
 from daedl.methods.postnet import Posterior
 from daedl.names import look_up
 from daedl.outputs import Outputs
+from daedl.prediction import Prediction
 
 # ln N_H for each dimension of the latent, by the name of the budget.
 BUDGETS: Mapping[str, float] = MappingProxyType(
@@ -65,9 +66,10 @@ class NatPN(Posterior):
         "may take as many epochs again"
     )
     caveats = (
-        "Nothing keeps the encoder from mapping OOD data onto known ones. While the flow is trained "
-        "alone, dropout in the encoder stays on and its batch normalisation goes on averaging, so "
-        "that with dropout the flow sees more spread latents than at prediction."
+        "One flow of radial layers hardly splits the latent into a cluster a class, so that what lies "
+        "between classes may seem better known than the data. While the flow is trained alone, dropout "
+        "in the encoder stays on, so that it is fitted to more spread latents than at prediction, and "
+        "batch normalisation goes on averaging."
     )
 
     latent: int = 16
@@ -102,7 +104,7 @@ class NatPN(Posterior):
         finetuning = Phase(likelihood, "fine-tuning", trains="head.flow")
         return (
             *([warmup] if self.warmup_epochs else []),
-            Phase(self, "joint training"),
+            Phase(self),
             *([finetuning] if self.finetune else []),
         )
 
@@ -113,6 +115,14 @@ class NatPN(Posterior):
         # The gradient passes the bounds. Adding log_n − log_n keeps the value exact at any distance.
         bounded = log_n.detach().clamp(-LARGEST, LARGEST) + (log_n - log_n.detach())
         return F.softplus(bounded + logits.log_softmax(-1))
+
+    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
+        """The Dirichlet; epistemic is −ln q(z), as in the paper's code.
+
+        It orders images as −ln α₀ does, which ties beyond the bounds.
+        """
+        prediction = super().predict(outputs, fitted)
+        return replace(prediction, epistemic=-outputs.logits.logsumexp(-1))
 
 
 class _Likelihood(NatPN):

@@ -62,8 +62,7 @@ class Gaussians(nn.Module):
     def distances(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distances (B, C), float64, of features (B, H) to the class means."""
         constant = self.density.constant  # ln ω_c − ½ ln |2π Σ_c|
-        # Rounding can take a distance of zero below it.
-        return (2 * (constant - self.density.class_log_densities(features))).clamp_min(0)
+        return 2 * (constant - self.density.class_log_densities(features))
 
     def settings(self) -> dict[str, Any]:
         """What, beside the tensors of `state_dict()`, rebuilds this; JSON-able."""

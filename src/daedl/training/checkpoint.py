@@ -43,23 +43,25 @@ class Checkpoint:
         write_atomically(path, buffer.getvalue())
 
     @classmethod
-    def load(cls, path: Path, run: dict[str, Any]) -> "Checkpoint":
-        """Read the checkpoint of `run` from `path`; no code in the file is run."""
+    def load(cls, path: Path) -> "Checkpoint":
+        """Read a checkpoint from `path`; no code in the file is run."""
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
-            checkpoint = cls(**content)
+            return cls(**content)
         except Exception as error:
             raise ValueError(
                 f"{path} is not a whole training checkpoint ({error}); expected one written by "
                 "daedl.fit(checkpoint=...): delete it to start again"
             ) from error
-        different = [key for key in run if checkpoint.run.get(key) != run[key]]
+
+    def require(self, path: Path, run: dict[str, Any]) -> None:
+        """Raise unless this checkpoint, which `path` holds, is that of `run`."""
+        different = [key for key in run if self.run.get(key) != run[key]]
         if different:
             said = ", ".join(
-                f"{key} {checkpoint.run.get(key)!r} there, {run[key]!r} here" for key in different
+                f"{key} {self.run.get(key)!r} there, {run[key]!r} here" for key in different
             )
             raise ValueError(
                 f"{path} is the checkpoint of another run ({said}); expected the same settings to "
                 "resume: choose another checkpoint file for this run"
             )
-        return checkpoint

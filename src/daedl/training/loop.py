@@ -172,10 +172,14 @@ class Run:
     def _go(self) -> History:
         plan = self.plan
         if plan.resume and plan.checkpoint is not None and plan.checkpoint.exists():
-            checkpoint = Checkpoint.load(plan.checkpoint, self.run)
+            checkpoint = Checkpoint.load(plan.checkpoint)
+            # Each phase has a schedule of its own, which only the phase that it stood in can check.
+            ours = {key: value for key, value in self.run.items() if key != "schedule"}
+            checkpoint.require(plan.checkpoint, ours)
             if checkpoint.phase > self.number:  # this one was done before
                 return self._history(())
             if checkpoint.phase == self.number:
+                checkpoint.require(plan.checkpoint, self.run)
                 self._restore(checkpoint)
         self.fabric.barrier()
         visible = plan.progress and self.fabric.is_global_zero

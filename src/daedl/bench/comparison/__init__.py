@@ -1,7 +1,8 @@
 """The report that puts the paper's tables beside what was measured here.
 
 measured.py                            rows -> figures over seeds
-compare.py, further.py, missing.py     figures -> tables, as text
+compare.py, further.py, missing.py,
+choice.py                              figures -> tables, as text
 protocols.py                           what was run, in words
 drawing.py, pictures.py                figures and cached predictions -> pictures
 page.py, and the templates             all of it -> Markdown and HTML
@@ -38,9 +39,10 @@ def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: 
     )
     if content.moons_picture is not None:
         write_atomically(out / moons.name, content.moons_picture)
-    for gallery in (*content.networks, *content.corruptions):
-        for picture in gallery.pictures:
-            write_atomically(out / f"{picture.name}.png", picture.data)
+    galleries = (*content.networks, *content.corruptions)
+    shown = [picture for gallery in galleries for picture in gallery.pictures]
+    for picture in (*shown, *(picture for _, picture in content.choices)):
+        write_atomically(out / f"{picture.name}.png", picture.data)
     write_atomically(out / "report.md", page.markdown(content).encode())
     write_atomically(out / "report.html", page.html(content).encode())
     return out / "report.html"

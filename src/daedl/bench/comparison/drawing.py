@@ -221,3 +221,28 @@ def _limits(
     room = 0.05 * (high - low) or 1.0
     steps = _ticks(lines)
     return (steps[0] - 0.3, steps[-1] + 0.3), (low - room, high + room)
+
+
+def missing_dots(values: Mapping[str, Mapping[str, Summary]]) -> Figure:
+    """What is missing to an AUPR of 100, a line a method, the first on top, and a mark an unknown set.
+
+    The axis is logarithmic, as the best differ by hundredths and the worst by tens.
+    """
+    figure = Figure(figsize=(6.0, 1.4 + 0.26 * len(values)), layout="constrained")
+    axes = figure.add_subplot()
+    sets = dict.fromkeys(name for found in values.values() for name in found)
+    marks = ((figures.BLUE, "o"), (figures.VERMILION, "^"), (figures.GREEN, "s"))
+    for (colour, marker), name in zip(marks, sets, strict=False):
+        places = [place for place, found in enumerate(values.values()) if name in found]
+        left = [100 * (1 - found[name].mean) for found in values.values() if name in found]
+        axes.plot(left, places, marker, color=colour, label=name, markersize=5)
+    axes.set(
+        xscale="log",
+        xlabel="missing to an AUPR of 100 (log scale; left is better)",
+        yticks=range(len(values)),
+        yticklabels=[titles.method(label) for label in values],
+    )
+    axes.invert_yaxis()
+    axes.grid(axis="both", linewidth=0.4, alpha=0.6)
+    figures.legend(figure)
+    return figure

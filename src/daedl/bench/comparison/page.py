@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from daedl.bench import moons, paper
-from daedl.bench.comparison import further, missing, protocols, titles
+from daedl.bench.comparison import choice, further, missing, protocols, titles
+from daedl.bench.comparison.choice import Choice
 from daedl.bench.comparison.compare import Comparison, Tally, compare, tally
 from daedl.bench.comparison.further import Sheet
 from daedl.bench.comparison.measured import Measurements
 from daedl.bench.comparison.missing import Gap
-from daedl.bench.comparison.pictures import Gallery
+from daedl.bench.comparison.pictures import Gallery, Picture, of_choice
 from daedl.bench.comparison.protocols import Run
 from daedl.bench.report import inline, template
 
@@ -23,6 +24,7 @@ class Content:
     Attributes:
         aliases: pairs of labels that mean the same method.
         claims: what the figure of the two moons claims, and whether the rows bear it out.
+        choices: what each method costs and gives, by protocol, with its picture.
         further: our own tables by protocol.
         findings: what people found out about the figures, in Markdown.
         paragraphs: the same; one that begins with ### is a heading.
@@ -39,6 +41,7 @@ class Content:
     corruptions: Sequence[Gallery]
     moons: Sheet | None
     claims: dict[str, bool]
+    choices: list[tuple[Choice, Picture]]
     further: list[tuple[str, list[Sheet]]]
     gaps: list[Gap]
     findings: str
@@ -66,6 +69,7 @@ def gather(
         corruptions=corruptions,
         moons=further.moons(measured),
         claims=_claims(measured),
+        choices=[(each, of_choice(each)) for each in choice.choices(measured)],
         further=[(name, further.sheets(name, measured)) for name in measured.all_protocols],
         gaps=missing.gaps(tables, measured),
         findings=findings.strip(),

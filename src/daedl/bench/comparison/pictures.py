@@ -8,6 +8,7 @@ from torch import Tensor
 
 from daedl.bench import figures
 from daedl.bench.comparison import drawing, missing, titles
+from daedl.bench.comparison.choice import Choice
 from daedl.bench.comparison.drawing import Told
 from daedl.bench.comparison.measured import Measurements, Summary
 from daedl.bench.data import corrupted_sets
@@ -79,6 +80,18 @@ def of_corruptions(measured: Measurements) -> list[Gallery]:
     ]
 
 
+def of_choice(choice: Choice) -> Picture:
+    """How well every method tells unknown images, from rows alone."""
+    caption = (
+        f"{choice.title}: detection by the epistemic score, or the aleatoric one where a method has no "
+        "other; the nearer to the left, the better."
+    )
+    data = figures.png(drawing.missing_dots(choice.detection))
+    return Picture(
+        f"choice-{_file(choice.title).replace(', ', '-').replace(' ', '-').lower()}", caption, data
+    )
+
+
 def _of_protocol(protocol: Protocol, measured: Measurements, cache: Path, load: Load) -> Gallery:
     title = f"{titles.data(protocol.data)}, {titles.short(protocol.name, protocol.data)} protocol"
     experiment = _asking(protocol, measured)
@@ -119,7 +132,7 @@ def _cached(
     if not cache.is_dir():
         return seeds[0], {}
     store = Store(cache)
-    methods = {label: measured.catalogue.method(label, protocol) for label in experiment.methods}
+    methods = {label: measured.catalogue.method(label, protocol) for label in experiment.drawn}
     cells = {
         seed: {label: Cell(protocol, each, seed, load, store) for label, each in methods.items()}
         for seed in seeds
@@ -227,16 +240,17 @@ def _of_family(
         command = missing.command(experiment.name, short, methods, missing.SEEDS)
         return Gallery(title, notes=("Not run. What runs it:",), command=command)
     draw = _dots if list(groups) == [family] else _severities
-    return Gallery(title, tuple(draw(protocol.name, family, measured)))
+    return Gallery(title, tuple(draw(protocol.name, experiment, measured)))
 
 
-def _dots(protocol: str, family: str, measured: Measurements) -> Iterator[Picture]:
+def _dots(protocol: str, experiment: Experiment, measured: Measurements) -> Iterator[Picture]:
     """One picture a score: every corruption's figure."""
+    family, drawn = experiment.shift, experiment.drawn
     (names,) = corrupted_sets(family).values()
     for score, metric in (pair for pair in FOUR if pair[1] == "aupr"):
         values = {
             method: {name.partition("/")[2]: summary for name, summary in found.items()}
-            for method, found in _shift(protocol, names, score, metric, measured).items()
+            for method, found in _shift(protocol, drawn, names, score, metric, measured).items()
         }
         if values:
             label = _label(score, metric)
@@ -247,13 +261,14 @@ def _dots(protocol: str, family: str, measured: Measurements) -> Iterator[Pictur
             yield Picture(f"{protocol}-{family}-{score}-{metric}", caption, data)
 
 
-def _severities(protocol: str, family: str, measured: Measurements) -> Iterator[Picture]:
+def _severities(protocol: str, experiment: Experiment, measured: Measurements) -> Iterator[Picture]:
     """The paper's figures: averages over corruptions against severity, and the grids of corruptions."""
+    family, drawn = experiment.shift, experiment.drawn
     groups = corrupted_sets(family)
     steps = {name: int(name.rpartition("/")[2]) for name in groups}
     corruptions = dict.fromkeys(name.split("/")[1] for names in groups.values() for name in names)
     for score, metric in FOUR:
-        lines = _shift(protocol, list(groups), score, metric, measured)
+        lines = _shift(protocol, drawn, list(groups), score, metric, measured)
         if lines:
             label = _label(score, metric)
             averages = {m: {steps[k]: v for k, v in found.items()} for m, found in lines.items()}
@@ -264,7 +279,7 @@ def _severities(protocol: str, family: str, measured: Measurements) -> Iterator[
         panels = {}
         for corruption in corruptions:
             names = {f"{family}/{corruption}/{step}": step for step in steps.values()}
-            found = _shift(protocol, list(names), score, metric, measured)
+            found = _shift(protocol, drawn, list(names), score, metric, measured)
             panels[corruption] = {m: {names[k]: v for k, v in f.items()} for m, f in found.items()}
         if any(panels.values()):
             label = _label(score, metric)
@@ -277,11 +292,16 @@ def _severities(protocol: str, family: str, measured: Measurements) -> Iterator[
 
 
 def _shift(
-    protocol: str, names: Sequence[str], score: str, metric: str, measured: Measurements
+    protocol: str,
+    methods: Sequence[str],
+    names: Sequence[str],
+    score: str,
+    metric: str,
+    measured: Measurements,
 ) -> dict[str, dict[str, Summary]]:
     """Figures by method and data set; methods without any are left out."""
     found = {}
-    for method in measured.methods(protocol):
+    for method in (each for each in measured.methods(protocol) if each in methods):
         values = {
             name: summary
             for name in names

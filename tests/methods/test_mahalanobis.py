@@ -1,0 +1,134 @@
+"""Mahalanobis distances to the nearest class, against SciPy and scikit-learn."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import mahalanobis
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+import daedl
+from daedl.density import ClassStatistics, GaussianDensity
+from daedl.methods import Softmax
+from daedl.methods.mahalanobis import Mahalanobis
+from daedl.methods.post_hoc import Gaussians
+from daedl.networks import MLP
+from daedl.outputs import Outputs
+
+fit = partial(daedl.fit, accelerator="cpu", progress=False)
+
+
+def with_logits(features):
+    generator = torch.Generator().manual_seed(1)
+    return Outputs(features, torch.randn(len(features), 3, generator=generator).to(features))
+
+
+def scores(features, targets, queries=None, **settings):
+    method = Mahalanobis(**settings)
+    fitted = method.fit(with_logits(features), targets)
+    return method.predict(with_logits(features if queries is None else queries), fitted).epistemic
+
+
+def test_worked_numbers():
+    """Classes at (0, 0) and (3, 0), shared covariance diag(2, 0.5); f = (1, 1): 1/2 + 2 and 2 + 2."""
+    statistics = ClassStatistics(
+        counts=torch.tensor([6.0, 4.0]).double(),
+        means=torch.tensor([[0.0, 0.0], [3.0, 0.0]]).double(),
+        scatter=8 * torch.tensor([[2.0, 0.0], [0.0, 0.5]]).double(),  # 8 = 10 samples - 2 classes
+        structure="tied",
+    )
+    gaussians = Gaussians(GaussianDensity.fit(statistics))
+    point = torch.tensor([[1.0, 1.0]]).double()
+    assert gaussians.distances(point)[0].tolist() == pytest.approx([2.5, 4.0])
+    logits = torch.tensor([[0.0, 5.0]]).double()
+    p = Mahalanobis().predict(Outputs(point, logits), gaussians)
+    assert p.epistemic.item() == pytest.approx(2.5)  # of the nearest class, not the predicted one
+    assert p.labels.item() == 1
+
+
+def test_against_scipy(blobs):
+    features, targets = blobs[0].double(), blobs[1]
+    groups = [features[targets == c].numpy() for c in range(3)]
+    pooled = sum((len(g) - 1) * np.cov(g, rowvar=False) for g in groups) / (len(features) - 3)
+    inverse, queries = np.linalg.inv(pooled), 3 * torch.randn(40, 4).double()
+    expected = [
+        min(mahalanobis(q, g.mean(0), inverse) ** 2 for g in groups) for q in queries.numpy()
+    ]
+    found = scores(features, targets, queries)
+    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_the_papers_covariance_changes_no_order(blobs):
+    """It divides by N, which scales every distance by the same N / (N − C)."""
+    features, targets = blobs[0].double(), blobs[1]
+    lda = LinearDiscriminantAnalysis(solver="lsqr", store_covariance=True).fit(features, targets)
+    away = features.numpy()[:, None] - lda.means_[None]
+    published = np.einsum("ncd,de,nce->nc", away, np.linalg.inv(lda.covariance_), away).min(1)
+    expected = torch.tensor(published) * (610 - 3) / 610
+    torch.testing.assert_close(scores(features, targets), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_units_of_features_do_not_matter(blobs):
+    features, targets = blobs[0].double(), blobs[1]
+    mixing = torch.tensor([[2.0, 1, 0, 0], [0, 30, 5, 0], [0, 0, 0.1, 0], [1, 0, 0, 1]]).double()
+    mixed = features @ mixing + 7
+    torch.testing.assert_close(
+        scores(mixed, targets), scores(features, targets), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_larger_further_away_and_zero_at_a_mean(blobs, dtype):
+    features, targets = blobs[0].to(dtype), blobs[1]
+    mean = features[targets == 1].double().mean(0).to(dtype)
+    direction = torch.tensor([1.0, -1, 1, -1], dtype=dtype)
+    queries = torch.stack([mean + step * direction for step in (0, 50, 1e3, 1e6, 1e20)])
+    found = scores(features, targets, queries)
+    assert found.dtype == dtype
+    assert 0 <= found[0].item() < 1e-3
+    assert (found.diff() > 0).all()
+    assert torch.isfinite(found).all()
+
+
+def test_singular_covariance(blobs):
+    """A feature that is always zero, and a copy of another one."""
+    features, targets = blobs
+    singular = torch.cat([features, torch.zeros(610, 1), features[:, :1]], 1)
+    found = scores(singular, targets)
+    assert torch.isfinite(found).all()
+    unusual = singular[:1].clone()
+    unusual[0, 4] = 10.0  # where no training sample ever went
+    assert scores(singular, targets, unusual).item() > found.quantile(0.99)
+
+
+def test_probabilities_are_the_softmax_ones(blobs):
+    outputs = with_logits(blobs[0])
+    method = Mahalanobis()
+    p = method.predict(outputs, method.fit(outputs, blobs[1]))
+    assert torch.equal(p.probs, Softmax().predict(outputs, None).probs)
+    assert p.log_density is None
+
+
+def test_restored_and_saved_predicts_the_same(blobs, tmp_path):
+    torch.manual_seed(0)
+    method = Mahalanobis()
+    classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), method)
+    fit(classifier, blobs, blobs, max_epochs=1)
+    ours = classifier.predict(blobs[0]).epistemic
+    outputs, _ = classifier.collect([blobs])
+    again = method.restore(classifier.fitted.state_dict(), classifier.fitted.settings())
+    torch.testing.assert_close(method.predict(outputs, again).epistemic, ours)
+    classifier.save(tmp_path / "model.daedl")
+    loaded = daedl.Classifier.load(tmp_path / "model.daedl", method=method)
+    assert torch.equal(loaded.predict(blobs[0]).epistemic, ours)
+
+
+def test_errors(blobs):
+    with pytest.raises(ValueError, match="shrinkage is 2; expected 'auto' or a number"):
+        Mahalanobis(shrinkage=2)
+    features, targets = blobs
+    with pytest.raises(ValueError, match="no training sample of class 2"):
+        scores(features, targets.clamp_max(1))
+    with pytest.raises(ValueError, match=r"features have shape \(5, 3\).*fitted on 4 columns"):
+        scores(features, targets, features[:5, :3])
