@@ -195,3 +195,18 @@ def test_restored_and_saved_predicts_the_same(blobs, tmp_path):
 def test_settings_are_checked_before_training(settings, message):
     with pytest.raises(ValueError, match=message):
         AdaTS(**settings)
+
+
+def test_a_part_of_many_samples_is_trained_on():
+    """What is left out has no say: the temperature is that of the part alone."""
+    out, targets = outputs()
+    few = AdaTS(epochs=1, samples=50)
+    torch.manual_seed(few.seed)
+    kept = torch.randperm(200)[:50]
+    changed = targets.clone()
+    left_out = torch.ones(200, dtype=torch.bool)
+    left_out[kept] = False
+    changed[left_out] = (changed[left_out] + 1) % 3
+    first, second = few.fit(out, targets), few.fit(out, changed)
+    assert torch.equal(first(out.features), second(out.features))
+    assert not torch.equal(AdaTS(epochs=1).fit(out, targets)(out.features), first(out.features))

@@ -99,6 +99,7 @@ class AdaTS(PostHoc):
 
     Attributes:
         epochs: of training them.
+        samples: held-out samples that are trained on, drawn at random if there are more; published.
         seed: of their initial weights, the order of samples and all noise, that of prediction too.
     """
 
@@ -119,11 +120,13 @@ class AdaTS(PostHoc):
     fitted_to = "validation"
 
     epochs: int = 100
+    samples: int = 5000
     seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_whole("epochs", self.epochs, 1, "100 as published")
+        require_whole("samples", self.samples, 1, "5000 as published")
         require_whole("seed", self.seed, 0, "0")
 
     def fit(self, outputs: Outputs, targets: Tensor) -> AdaptiveTemperature:
@@ -136,6 +139,8 @@ class AdaTS(PostHoc):
         targets = gather_across(targets).cpu()
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.default_generator.manual_seed(self.seed)
+            kept = torch.randperm(len(targets))[: self.samples]
+            features, logits, targets = features[kept], logits[kept], targets[kept]
             adaptive = AdaptiveTemperature(features.shape[1], logits.shape[1])
             # Only training needs the decoder, so it isn't kept.
             decoder = layers(LATENT, 1024, 512, 512, features.shape[1])
