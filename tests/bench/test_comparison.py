@@ -6,13 +6,13 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from made import row
 
 from daedl.bench import paper, rows
 from daedl.bench.comparison import further, measured, missing, page, protocols
 from daedl.bench.comparison.compare import Cell, compare, mark, tally, text
 from daedl.bench.comparison.measured import Measurements, Summary
 from daedl.bench.data import corrupted_sets
-from daedl.bench.rows import Row
 from daedl.bench.spec import catalogue, cell_key
 
 SPEC = """
@@ -89,28 +89,6 @@ test = "cifar10"
 shift = "cifar10-c"
 """
 CATALOGUE = catalogue(SPEC)
-
-
-def row(method, data, task, score, metric, value, seed=0, **fields):
-    circumstances = {
-        "experiment": "mnist-ood",
-        "seconds": 1.0,
-        "torch": "2.13.0",
-        "daedl": "0.1.0",
-        "commit": "abc1234",
-        "threads": 1,
-        "protocol": "mnist-quick",
-    }
-    return Row(
-        method=method,
-        data=data,
-        task=task,
-        score=score,
-        metric=metric,
-        value=value,
-        seed=seed,
-        **circumstances | fields,
-    )
 
 
 def found(*made):

@@ -5,6 +5,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from made import row
+from made import stripes as load
 from sklearn.metrics import auc
 
 from daedl import metrics
@@ -12,8 +14,7 @@ from daedl.bench import comparison
 from daedl.bench.comparison import drawing, pictures
 from daedl.bench.comparison.drawing import Told
 from daedl.bench.comparison.measured import Measurements, Summary
-from daedl.bench.data import ImageSet, corrupted_sets
-from daedl.bench.rows import Row
+from daedl.bench.data import corrupted_sets
 from daedl.bench.runner import run
 from daedl.bench.spec import catalogue, training_key
 from daedl.bench.store import Store
@@ -62,16 +63,6 @@ NAMES = {
     "stripes-tiny-density-daedl-loo",
     "stripes-tiny-reliability",
 }
-
-
-def load(name, split):
-    generator = torch.Generator().manual_seed(sum(map(ord, name + split)))
-    labels = torch.arange(300) % 3
-    images = torch.randint(0, 60, (300, 1, 8, 8), generator=generator)
-    if name == "stripes":
-        for c in range(3):
-            images[labels == c, :, 2 * c : 2 * c + 3] += 180
-    return ImageSet(images.to(torch.uint8), labels, name, split)
 
 
 def nowhere(name, split):
@@ -206,8 +197,7 @@ def shift_rows(family, experiment, scores):
             for group, names in corrupted_sets(family).items():
                 for name in (*names, group):
                     found += [
-                        Row(
-                            experiment,
+                        row(
                             method,
                             name,
                             "shift",
@@ -215,11 +205,7 @@ def shift_rows(family, experiment, scores):
                             "aupr",
                             0.7 + 0.01 * seed + 0.02 * (method == "daedl") + 0.001 * len(name),
                             seed,
-                            1.0,
-                            "2.13.0",
-                            "0.1.0",
-                            "abc1234",
-                            1,
+                            experiment=experiment,
                             protocol="stripes-tiny",
                         )
                         for score in offered

@@ -2,16 +2,18 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
+from made import stripes as load
 
 from daedl.bench import rows
-from daedl.bench.data import ImageSet
-from daedl.bench.runner import run
+from daedl.bench.runner import Cell, run
 from daedl.bench.spec import catalogue, cell_key, training_key
 from daedl.bench.store import Store
 from daedl.classifier import Classifier
+from daedl.methods.temperature import best_temperature
 from daedl.networks import ConvNet
 from daedl.training import History
 
@@ -37,6 +39,21 @@ covariance = "tied"
 [method.softmax]
 name = "softmax"
 
+[method.temperature]
+name = "temperature"
+
+[method.fisher]
+name = "i-edl"
+
+[method.pair]
+name = "ensemble"
+size = 2
+
+[method.full-pair]
+name = "ensemble"
+member = "daedl"
+size = 2
+
 [experiment.tiny]
 title = "Stripes against noise"
 protocols = { short = "tiny" }
@@ -44,18 +61,6 @@ methods = ["plus", "full", "tied"]
 test = "stripes"
 ood = ["noise"]
 """
-
-
-def load(name, split):
-    if name == "nowhere":
-        raise FileNotFoundError("no file of nowhere")
-    generator = torch.Generator().manual_seed(sum(map(ord, name + split)))
-    labels = torch.arange(300) % 3
-    images = torch.randint(0, 60, (300, 1, 8, 8), generator=generator)
-    if name == "stripes":
-        for c in range(3):
-            images[labels == c, :, 2 * c : 2 * c + 3] += 180
-    return ImageSet(images.to(torch.uint8), labels, name, split)
 
 
 @pytest.fixture
@@ -315,3 +320,73 @@ def test_damaged_outputs_are_named(store, tmp_path):
     assert "not a whole file of outputs" in str(failure)
     found = rows.load(tmp_path / "rows.jsonl")
     assert {row.data for row in found if row.method == "full"} == {"stripes"}
+
+
+def test_an_ensemble_is_made_of_networks_that_were_trained_alone(store, tmp_path, passes):
+    """Seed 1 of two members is seeds 2 and 3 of theirs: trained once, for both."""
+    go(store, tmp_path, methods=["softmax"], seeds=[2, 3])
+    once = sum(passes)
+    assert go(store, tmp_path, methods=["pair"], seeds=[1]) == []
+    assert sum(passes) == once
+    found = rows.load(tmp_path / "rows.jsonl")
+    scores = {row.score for row in found if row.method == "pair" and row.task == "ood"}
+    assert scores == {"aleatoric", "epistemic"}
+    seconds = {
+        (row.method, row.seed): row.value
+        for row in found
+        if (row.task, row.score, row.metric) == ("cost", "training", "seconds")
+    }
+    members = seconds["softmax", 2] + seconds["softmax", 3]
+    assert seconds["pair", 1] == pytest.approx(members)
+
+
+def test_an_ensemble_predicts_what_its_members_do(store):
+    specs = catalogue(SPEC)
+    cell = Cell(specs.protocols["tiny"], specs.method("full-pair"), 0, load, store)
+    found, _ = cell.predict("noise")
+    members = [
+        Cell(cell.protocol, specs.method("full"), seed, load, store).predict("noise")[0]
+        for seed in (0, 1)
+    ]
+    mean = torch.stack([each.probs for each in members]).mean(0)
+    torch.testing.assert_close(found.probs, mean)
+    # The same from images, with what was fitted.
+    classifier = Classifier(cell.classifier.network, cell.method)
+    classifier.fitted = cell.fitted
+    images = load("noise", "test").images.float() / 255
+    torch.testing.assert_close(classifier.predict(images).probs, mean)
+
+
+def test_what_is_fitted_to_validation_data_sees_those(store):
+    specs = catalogue(SPEC)
+    protocol = specs.protocols["tiny"]
+    cell = Cell(protocol, specs.method("temperature"), 0, load, store)
+    plain = Cell(protocol, specs.method("softmax"), 0, load, store)
+    val, _ = load("stripes", "train").parted(60, 0)
+    outputs, targets = plain.classifier.collect(val.batches(60))
+    expected = best_temperature(outputs.logits, targets)
+    assert cell.fitted.temperature == pytest.approx(expected)
+    assert {path.stem for path in store.folder.glob("*/*.safetensors")} == {"val"}
+
+
+def test_a_protocol_may_have_a_rate_for_a_method(store):
+    specs = catalogue(SPEC)
+    softmax, temperature, full = (specs.method(name) for name in ("softmax", "temperature", "full"))
+    plain = specs.protocols["tiny"]
+    slower = replace(plain, rates={"softmax": 1e-5, "edl+": 2e-5})
+    assert slower.training_of(softmax)["learning_rate"] == 1e-5
+    assert slower.training_of(temperature)["learning_rate"] == 1e-5  # trained as softmax
+    assert slower.training_of(full)["learning_rate"] == 2e-5
+    assert slower.training_of(specs.method("fisher")) == plain.training
+    assert training_key(slower, softmax, 0) != training_key(plain, softmax, 0)
+    history = Cell(slower, softmax, 0, load, store).history
+    assert history.epochs[0].learning_rate == 1e-5
+
+
+def test_methods_have_the_settings_published_for_the_data():
+    shipped = catalogue()
+    mnist, cifar = (shipped.protocols[name] for name in ("mnist-quick", "cifar10-paper"))
+    assert shipped.method("i-edl", mnist).fisher_weight == 0.005
+    assert shipped.method("i-edl", cifar).fisher_weight == 0.05
+    assert shipped.method("kl-pn", cifar).pixel_mean == cifar.mean
+    assert shipped.method("kl-pn", cifar).pixel_std == cifar.std

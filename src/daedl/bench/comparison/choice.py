@@ -77,9 +77,9 @@ def criteria(known: str) -> tuple[Criterion, ...]:
         Criterion(("× softmax", "prediction"), "cost", "cost", "relative", "prediction", 1, 1),
         Criterion(("", "accuracy ↑"), known, "classification", "accuracy", "labels"),
         Criterion(("", "ECE ↓"), known, "calibration", "ece", "probs"),
-        Criterion(("AUPR ↑, near:", titles.data(near)), near, "ood", "aupr"),
-        Criterion(("AUPR ↑, far:", titles.data(far)), far, "ood", "aupr"),
-        Criterion(("AUPR ↑, shift:", titles.data(shift)), shift, "shift", "aupr"),
+        Criterion((f"near: {titles.data(near)}", "AUPR ↑"), near, "ood", "aupr"),
+        Criterion((f"far: {titles.data(far)}", "AUPR ↑"), far, "ood", "aupr"),
+        Criterion((f"shift: {titles.data(shift)}", "AUPR ↑"), shift, "shift", "aupr"),
     )
 
 
@@ -95,7 +95,7 @@ def _choice(
 ) -> Choice:
     asked = criteria(known)
     found = {label: [_find(protocol, label, c, measured) for c in asked] for label in methods}
-    near = [each.heading[0] for each in asked].index("AUPR ↑, near:")
+    near = [each.data for each in asked].index(ASKED[known][0])
     order = sorted(found, key=lambda label: -_mean(found[label][near]))
     best = [
         _best({label: found[label][place] for label in found}, criterion)

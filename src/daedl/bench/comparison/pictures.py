@@ -87,9 +87,7 @@ def of_choice(choice: Choice) -> Picture:
         "other; the nearer to the left, the better."
     )
     data = figures.png(drawing.missing_dots(choice.detection))
-    return Picture(
-        f"choice-{_file(choice.title).replace(', ', '-').replace(' ', '-').lower()}", caption, data
-    )
+    return Picture(f"choice-{choice.protocol}", caption, data)
 
 
 def _of_protocol(protocol: Protocol, measured: Measurements, cache: Path, load: Load) -> Gallery:

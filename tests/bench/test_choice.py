@@ -1,0 +1,124 @@
+"""Which method to take: kinds, leaders and costs, from made rows."""
+
+import pytest
+from made import row
+
+from daedl.bench.comparison import choice, drawing, page
+from daedl.bench.comparison.measured import Measurements
+from daedl.bench.spec import catalogue
+from daedl.methods import build
+
+CATALOGUE = catalogue()
+# AUPR on KMNIST, ECE and the cost of a prediction.
+FIGURES = {
+    "softmax": (0.990, 0.004, 1.0),
+    "energy": (0.991, 0.004, 1.0),
+    "daedl": (0.999, 0.110, 1.5),
+    "i-edl": (0.980, 0.050, 1.1),
+    "dropout": (0.985, 0.003, 10.0),
+}
+
+
+def made(figures=FIGURES, seeds=2, spread=0.0001):
+    found = []
+    for method, (aupr, ece, cost) in figures.items():
+        score = "aleatoric" if method == "softmax" else "epistemic"
+        for seed in range(seeds):
+            step = spread * (seed - 0.5)
+            found += [
+                row(method, "mnist", "classification", "labels", "accuracy", 0.99 + step, seed),
+                row(method, "mnist", "calibration", "probs", "ece", ece + step, seed),
+                row(method, "kmnist", "ood", score, "aupr", aupr + step, seed),
+                # What is asked of the epistemic score is not answered by the other one.
+                row(method, "kmnist", "ood", "aleatoric", "aupr", 0.5, seed)
+                if score == "epistemic"
+                else row(method, "kmnist", "ood", "aleatoric", "auroc", 0.5, seed),
+            ]
+        found += [
+            row(method, "cost", "cost", "prediction", "relative", cost),
+            row(method, "cost", "cost", "step", "relative", 2.0),
+        ]
+    return Measurements(CATALOGUE, tuple(found))
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("softmax", choice.POST_HOC),
+        ("knn", choice.POST_HOC),
+        ("temperature", choice.POST_HOC),
+        ("daedl", choice.OWN),
+        ("postnet", choice.OWN),
+        ("dropout", choice.SEVERAL),
+        ("ensemble", choice.SEVERAL),
+    ],
+)
+def test_kinds(method, kind):
+    assert choice.kind(build(method)) == kind
+
+
+def test_costs_and_gains_by_kind_with_the_best_marked():
+    (found,) = choice.choices(made())
+    assert found.title == "MNIST, quick protocol"
+    sections = {section.heading: dict(section.lines) for section in found.costs.sections}
+    assert list(sections) == [choice.POST_HOC, choice.OWN, choice.SEVERAL]
+    assert list(sections[choice.POST_HOC]) == ["Energy (2)", "Softmax (2)"]
+    assert list(sections[choice.OWN]) == ["DAEDL (2)", "I-EDL (2)"]
+    daedl = sections[choice.OWN]["DAEDL (2)"]
+    assert daedl[:2] == ("2.0", "1.5")
+    assert daedl[2] == "99.00 ± 0.01 ★"
+    assert daedl[3] == "11.00 ± 0.01"
+    assert daedl[4] == "99.90 ± 0.01 ★"
+    assert daedl[5:] == ("–", "–")
+    assert sections[choice.POST_HOC]["Softmax (2)"][4] == "99.00 ± 0.01"
+    assert sections[choice.SEVERAL]["Dropout (2)"][3] == "0.30 ± 0.01 ★"
+
+
+def test_leaders_of_each_kind():
+    (found,) = choice.choices(made())
+    lines = dict(found.leaders.sections[0].lines)
+    assert lines[choice.POST_HOC][2] == "Energy"
+    assert lines[choice.OWN][1:3] == ("I-EDL", "DAEDL")
+    assert lines["Any"][1] == "Dropout"
+    # All have the same accuracy.
+    assert set(lines["Any"][0].split(", ")) == {"Softmax", "Energy", "DAEDL", "I-EDL", "Dropout"}
+    assert len(found.leaders.columns) == len(lines["Any"])
+
+
+def test_what_differs_by_less_than_the_deviations_leads_together():
+    (found,) = choice.choices(made(FIGURES | {"energy": (0.9988, 0.1, 1.0)}, spread=0.001))
+    lines = dict(found.leaders.sections[0].lines)
+    assert lines["Any"][2] == "DAEDL, Energy"
+
+
+def test_the_picture_has_a_line_a_method_the_best_on_top():
+    (found,) = choice.choices(made())
+    assert list(found.detection) == ["daedl", "energy", "softmax", "dropout", "i-edl"]
+    (axes,) = drawing.missing_dots(found.detection).axes
+    assert axes.get_yticklabels()[0].get_text() == "DAEDL"
+    (dots,) = axes.lines
+    assert dots.get_xdata() == pytest.approx([0.1, 0.9, 1.0, 1.5, 2.0])
+    assert axes.yaxis_inverted()
+
+
+def test_few_methods_leave_no_choice():
+    few = {name: FIGURES[name] for name in ("softmax", "daedl", "i-edl")}
+    assert choice.choices(made(few)) == []
+
+
+def test_parts_of_an_ablation_are_not_to_be_chosen():
+    rows = made().found + tuple(
+        row("exp+sn", "mnist", "classification", "labels", "accuracy", 0.999, seed)
+        for seed in range(2)
+    )
+    (found,) = choice.choices(Measurements(CATALOGUE, rows))
+    assert "exp+sn" not in found.detection
+
+
+def test_both_forms_of_the_report_show_it():
+    content = page.gather(made(), [], [])
+    for text in (page.markdown(content), page.html(content)):
+        assert "Which method should I take?" in text
+        assert choice.POST_HOC in text
+        assert "99.90 ± 0.01 ★" in text
+    assert "choice-mnist-quick.png" in page.markdown(content)
