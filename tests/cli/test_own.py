@@ -152,6 +152,33 @@ class TestTraining:
         assert (method.leave_one_out, method.covariance) == (True, "tied")
         assert (method.kl_weight, method.spectral) == (1, None)
 
+    @pytest.mark.parametrize(
+        ("method", "settings"),
+        [
+            ("natpn", []),
+            ("temperature", []),
+            ("knn", ["k=3"]),
+            ("kl-pn", []),
+            ("ensemble", ["member=daedl", "size=2"]),
+        ],
+    )
+    def test_every_kind_of_method_goes_the_whole_way(
+        self, world: Path, tmp_path: Path, method: str, settings: list[str]
+    ) -> None:
+        """Phases, validation data, neighbours, noise, members: trained, judged and asked."""
+        out = tmp_path / "model.daedl"
+        typed = [part for each in settings for part in ("--set", each)]
+        trained = call(*small(world / "train", out), "--method", method, "--epochs", 1, *typed)
+        assert trained.exit_code == 0, trained.output
+        assert f"{method}, ConvNet" in trained.output
+        for command in (
+            ("evaluate", out, "--id", world / "test", "--ood", world / "other"),
+            ("predict", out, world / "other", "--format", "json"),
+        ):
+            result = call(*command)
+            assert result.exit_code == 0, result.output
+        assert daedl.Classifier.load(out).method.name == method
+
     def test_settings_may_be_typed_as_they_are_told(self, world: Path, tmp_path: Path) -> None:
         out = tmp_path / "m.daedl"
         told = refused(*small(world / "train", out, "--set", "spectral=true"))

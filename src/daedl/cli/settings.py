@@ -6,6 +6,7 @@ from dataclasses import asdict, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any
 
+from daedl import methods
 from daedl.methods import METHODS, Method
 from daedl.names import look_up
 
@@ -20,7 +21,7 @@ def build(method: str, settings: Sequence[str]) -> Method:
     kind = look_up(METHODS, method, "method")
     arguments = dict(_setting(kind, text) for text in settings)
     try:
-        return kind(**arguments)
+        return methods.build(method, **arguments)
     except TypeError as error:
         raise ValueError(f"{method} refuses its settings: {error}") from error
 
@@ -40,6 +41,8 @@ def _setting(kind: type[Method], text: str) -> tuple[str, Any]:
 
 def _as_typed(value: Any) -> str:
     """`value` as one types it: settings of a part, such as SpectralNorm, as an object of JSON."""
+    if isinstance(value, Method):
+        return value.name
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     return json.dumps(value, default=repr)

@@ -206,7 +206,7 @@ def _description(learned: ImageSet, held_out: ImageSet, model: Classifier) -> st
     return (
         f"{len(learned)} images to learn from, {len(held_out)} held out, {size}x{size} pixels, "
         f"{'grey' if channels == 1 else 'colour'}; {learned.num_classes} classes: {names}\n"
-        f"{model.method.name}, {type(model.network).__name__}"
+        f"{model.method.name}, {type(model.network.plain).__name__}"
     )
 
 
