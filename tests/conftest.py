@@ -18,3 +18,26 @@ def blobs():
         targets.append(torch.full((count,), c))
     order = torch.randperm(610, generator=generator)
     return torch.cat(features)[order], torch.cat(targets)[order]
+
+
+class Interrupting:
+    """Batches that end in an exception after a number of them."""
+
+    def __init__(self, batches, after):
+        self.batches, self.left = batches, after
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        for batch in self.batches:
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield batch
+
+
+@pytest.fixture(scope="session")
+def interrupting():
+    """Wraps batches so that training ends as by Ctrl-C: `interrupting(batches, after)`."""
+    return Interrupting

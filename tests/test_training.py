@@ -253,25 +253,8 @@ def test_any_iterable_of_batches_trains(blobs):
     assert len(fit(model(), batches, batches, max_epochs=2).epochs) == 2
 
 
-class Interrupting:
-    """Batches that end in an exception after a number of them."""
-
-    def __init__(self, batches, after):
-        self.batches, self.left = batches, after
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __iter__(self):
-        for batch in self.batches:
-            if self.left == 0:
-                raise KeyboardInterrupt
-            self.left -= 1
-            yield batch
-
-
 @pytest.mark.parametrize("after", [3, 12, 20])
-def test_interrupted_and_resumed_ends_with_the_same_weights(blobs, tmp_path, after):
+def test_interrupted_and_resumed_ends_with_the_same_weights(blobs, tmp_path, after, interrupting):
     features, targets = blobs
     batches = list(zip(features.split(100), targets.split(100), strict=True))
     whole = model()
@@ -280,7 +263,7 @@ def test_interrupted_and_resumed_ends_with_the_same_weights(blobs, tmp_path, aft
     stopped = model()
     with pytest.raises(KeyboardInterrupt):
         fit(
-            stopped, Interrupting(batches, after), blobs, max_epochs=5, checkpoint=path, resume=True
+            stopped, interrupting(batches, after), blobs, max_epochs=5, checkpoint=path, resume=True
         )
     resumed = model()
     history = fit(resumed, batches, blobs, max_epochs=5, checkpoint=path, resume=True)

@@ -12,7 +12,6 @@ from daedl import SpectralNorm
 from daedl.density import ClassStatistics, GaussianDensity
 from daedl.methods import DAEDL, Softmax
 from daedl.methods.ddu import DDU
-from daedl.methods.post_hoc import Gaussians
 from daedl.networks import MLP
 from daedl.outputs import Outputs
 
@@ -38,7 +37,7 @@ def test_worked_numbers():
     scatter = covariances * (counts - 1)[:, None, None]
     density = GaussianDensity.fit(ClassStatistics(counts, means, scatter, "full"))
     out = Outputs(torch.ones(1, 2).double(), torch.tensor([[2.0, 0.0]]).double())
-    p = DDU().predict(out, Gaussians(density))
+    p = DDU().predict(out, density)
     assert p.log_density.item() == pytest.approx(-3.12936, abs=5e-6)
     assert p.epistemic.item() == pytest.approx(3.12936, abs=5e-6)
     assert p.density_score is None

@@ -12,7 +12,6 @@ import daedl
 from daedl.density import ClassStatistics, GaussianDensity
 from daedl.methods import Softmax
 from daedl.methods.mahalanobis import Mahalanobis
-from daedl.methods.post_hoc import Gaussians
 from daedl.networks import MLP
 from daedl.outputs import Outputs
 
@@ -38,9 +37,9 @@ def test_worked_numbers():
         scatter=8 * torch.tensor([[2.0, 0.0], [0.0, 0.5]]).double(),  # 8 = 10 samples - 2 classes
         structure="tied",
     )
-    gaussians = Gaussians(GaussianDensity.fit(statistics))
+    gaussians = GaussianDensity.fit(statistics)
     point = torch.tensor([[1.0, 1.0]]).double()
-    assert gaussians.distances(point)[0].tolist() == pytest.approx([2.5, 4.0])
+    assert gaussians.squared_distances(point)[0].tolist() == pytest.approx([2.5, 4.0])
     logits = torch.tensor([[0.0, 5.0]]).double()
     p = Mahalanobis().predict(Outputs(point, logits), gaussians)
     assert p.epistemic.item() == pytest.approx(2.5)  # of the nearest class, not the predicted one

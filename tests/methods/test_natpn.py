@@ -162,36 +162,19 @@ def changed(before, after):
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-class Interrupting:
-    """Batches that end in an exception after a number of them."""
-
-    def __init__(self, batches, after):
-        self.batches, self.left = batches, after
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __iter__(self):
-        for batch in self.batches:
-            if self.left == 0:
-                raise KeyboardInterrupt
-            self.left -= 1
-            yield batch
-
-
 def batches(blobs):
     """Seven."""
     features, targets = blobs
     return list(zip(features.split(100), targets.split(100), strict=True))
 
 
-def test_warm_up_trains_the_flow_alone(blobs):
+def test_warm_up_trains_the_flow_alone(blobs, interrupting):
     classifier = model()
     before = state(classifier)
     flow = {name for name in before if name.startswith("head.flow")}
     assert len(flow) == 8 * 3
     with pytest.raises(KeyboardInterrupt):  # at the first batch of the joint training
-        fit(classifier, Interrupting(batches(blobs), 3 * 7), blobs, max_epochs=2)
+        fit(classifier, interrupting(batches(blobs), 3 * 7), blobs, max_epochs=2)
     assert changed(before, state(classifier)) == flow
 
 
@@ -284,12 +267,14 @@ def whole(blobs, request):
     [10, 21, 28, 49, 55, 76],
     ids=["warm-up", "warmed up", "joint", "trained", "tuning", "late"],
 )
-def test_interrupted_and_resumed_ends_with_the_same_weights(blobs, tmp_path, whole, after):
+def test_interrupted_and_resumed_ends_with_the_same_weights(
+    blobs, tmp_path, whole, after, interrupting
+):
     """Seven batches an epoch: inside each phase, between them, and where the last epoch is missing."""
     stopped, resumed = model(), model()
     how = {**whole[2], "checkpoint": tmp_path / "run.ckpt", "resume": True}
     with pytest.raises(KeyboardInterrupt):
-        fit(stopped, Interrupting(batches(blobs), after), blobs, **how)
+        fit(stopped, interrupting(batches(blobs), after), blobs, **how)
     history = fit(resumed, batches(blobs), blobs, **how)
     assert not changed(state(whole[0]), state(resumed))
     seen = [[(e.phase, e.val_loss) for e in h.epochs] for h in (whole[1], history)]

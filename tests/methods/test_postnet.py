@@ -171,31 +171,14 @@ def test_spectral_normalisation_reaches_the_latent_layer_and_is_kept(blobs, tmp_
     )
 
 
-class Interrupting:
-    """Batches that end in an exception after a number of them."""
-
-    def __init__(self, batches, after):
-        self.batches, self.left = batches, after
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __iter__(self):
-        for batch in self.batches:
-            if self.left == 0:
-                raise KeyboardInterrupt
-            self.left -= 1
-            yield batch
-
-
-def test_interrupted_and_resumed_ends_with_the_same_weights(blobs, tmp_path):
+def test_interrupted_and_resumed_ends_with_the_same_weights(blobs, tmp_path, interrupting):
     features, targets = blobs
     batches = list(zip(features.split(100), targets.split(100), strict=True))
     whole, stopped, resumed = model(), model(), model()
     fit(whole, batches, blobs, max_epochs=4)
     how = {"max_epochs": 4, "checkpoint": tmp_path / "run.ckpt", "resume": True}
     with pytest.raises(KeyboardInterrupt):  # one pass to count, then in the third epoch
-        fit(stopped, Interrupting(batches, 7 + 17), blobs, **how)
+        fit(stopped, interrupting(batches, 7 + 17), blobs, **how)
     fit(resumed, batches, blobs, **how)
     weights = resumed.network.state_dict()
     for name, value in whole.network.state_dict().items():

@@ -1,7 +1,8 @@
 """Gaussian discriminant analysis: one Gaussian a class, weighted by the class's share."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -72,6 +73,20 @@ class GaussianDensity(nn.Module):
             )
         return cls(statistics, shrink(statistics, shrinkage))
 
+    def settings(self) -> dict[str, Any]:
+        """What, beside the tensors of `state_dict()`, rebuilds this density; JSON-able."""
+        return {"covariance": self.structure, "dtype": str(self.dtype).removeprefix("torch.")}
+
+    @classmethod
+    def restore(
+        cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
+    ) -> "GaussianDensity":
+        """The density that gave this `state_dict()` and these `settings()`."""
+        counts, means, scatter = (tensors[name] for name in ("counts", "means", "scatter"))
+        statistics = ClassStatistics(counts, means, scatter, settings["covariance"])
+        shrunk = Shrunk(*(tensors[each.name] for each in fields(Shrunk)))
+        return cls(statistics, shrunk, getattr(torch, settings["dtype"]))
+
     @property
     def statistics(self) -> ClassStatistics:
         """What it was fitted to, on the CPU; merge it with another's to fit to both."""
@@ -95,6 +110,10 @@ class GaussianDensity(nn.Module):
 
     def class_log_densities(self, features: Tensor) -> Tensor:
         """ln ω_c + ln N(f; μ_c, Σ_c), (B, C), float64, of features (B, H)."""
+        return self.constant - 0.5 * self.squared_distances(features)
+
+    def squared_distances(self, features: Tensor) -> Tensor:
+        """Squared Mahalanobis distances (B, C), float64, of features (B, H) to the class means."""
         num_classes, width = self.means.shape
         if features.ndim != 2 or features.shape[1] != width:
             raise ValueError(
@@ -103,11 +122,11 @@ class GaussianDensity(nn.Module):
             )
         rows = max(1, _ELEMENTS // (num_classes * width))
         blocks = torch.split(features.to(self.center.device), rows)
-        distances = torch.cat([self._squared_distances(block) for block in blocks])
-        return self.constant - 0.5 * distances
+        # The constant's type is float64 whatever the products are computed in.
+        return torch.cat([self._distances(block) for block in blocks]).to(self.constant)
 
-    def _squared_distances(self, features: Tensor) -> Tensor:
-        """Squared Mahalanobis distances (B, C) to the class means."""
+    def _distances(self, features: Tensor) -> Tensor:
+        """Squared distances (B, C) of one block."""
         centered = (features - self.center).clamp(-self.reach, self.reach)
         return self.distances(centered.to(self.dtype))  # type: ignore[no-any-return]
 

@@ -11,7 +11,7 @@ from daedl.density import normalizer as normalizers
 from daedl.density.gaussian import GaussianDensity
 from daedl.density.leave_one_out import left_out_log_density
 from daedl.density.normalizer import Normalizer
-from daedl.density.shrinkage import Shrinkage, Shrunk
+from daedl.density.shrinkage import Shrinkage
 from daedl.density.statistics import ClassStatistics, Structure
 from daedl.distributed import gather_across
 
@@ -67,25 +67,16 @@ class DensityScorer(nn.Module):
 
     def settings(self) -> dict[str, Any]:
         """What, beside the tensors of `state_dict()`, rebuilds this scorer; JSON-able."""
-        return {
-            "covariance": self.density.structure,
-            "dtype": str(self.density.dtype).removeprefix("torch."),
-            "normalizer": {"name": self.normalizer.name, **asdict(self.normalizer)},
-        }
+        normalizer = {"name": self.normalizer.name, **asdict(self.normalizer)}
+        return {**self.density.settings(), "normalizer": normalizer}
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "DensityScorer":
         """The scorer that gave this `state_dict()` and these `settings()`."""
         of = {name.removeprefix("density."): tensor for name, tensor in tensors.items()}
-        statistics = ClassStatistics(
-            of["counts"], of["means"], of["scatter"], settings["covariance"]
-        )
-        names = ("amount", "scale", "condition", "effective_rank")
-        shrunk = Shrunk(*(of[name] for name in names))
         arguments = dict(settings["normalizer"])
         normalizer = normalizers.build(arguments.pop("name"))(**arguments)
-        dtype = getattr(torch, settings["dtype"])
-        return cls(GaussianDensity(statistics, shrunk, dtype), normalizer)
+        return cls(GaussianDensity.restore(of, settings), normalizer)
 
 
 def _fastest_faithful(density: GaussianDensity, features: Tensor) -> GaussianDensity:

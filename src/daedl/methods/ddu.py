@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from daedl.density import GaussianDensity
 from daedl.density.shrinkage import Shrinkage, require_shrinkage
-from daedl.methods.post_hoc import Gaussians, PostHoc
+from daedl.methods.post_hoc import PostHoc, fit_gaussians
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -44,9 +45,9 @@ class DDU(PostHoc):
         super().__post_init__()
         require_shrinkage(self.shrinkage)  # here rather than after training
 
-    def fit(self, outputs: Outputs, targets: Tensor) -> Gaussians:
+    def fit(self, outputs: Outputs, targets: Tensor) -> GaussianDensity:
         """Fit a Gaussian of its own to the training features of each class."""
-        return Gaussians.fit(outputs, targets, "full", self.shrinkage)
+        return fit_gaussians(outputs, targets, "full", self.shrinkage)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Probabilities softmax(z), and minus the log density."""
@@ -54,6 +55,8 @@ class DDU(PostHoc):
         prediction = Prediction.from_probs(outputs.logits.softmax(-1), -log_density)
         return replace(prediction, log_density=log_density)
 
-    def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Gaussians:
+    def restore(
+        self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
+    ) -> GaussianDensity:
         """The Gaussians from a model file."""
-        return Gaussians.restore(tensors, settings)
+        return GaussianDensity.restore(tensors, settings)

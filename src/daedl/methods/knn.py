@@ -1,6 +1,6 @@
 """Distance to the k-th nearest training sample."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,28 @@ from daedl.prediction import Prediction
 
 # Distances held at a time; bounds the working memory to 64 MB in float32 (chosen).
 _ELEMENTS = 2**24
+
+
+def nearest(
+    features: Tensor, stored: Tensor, squares: Tensor, k: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Blocks (B, H) of `features`, each with the indices (B, k) of its nearest in `stored`, nearest first.
+
+    `squares` (N,) are the squared lengths of `stored` (N, H).
+    """
+    for block in torch.split(features, max(1, _ELEMENTS // len(stored))):
+        # ‖s − f‖² = ‖s‖² − 2 s·f + ‖f‖², without the last term, which is the same for all neighbours.
+        order = torch.addmm(squares, block, stored.T, alpha=-2)
+        yield block, order.topk(k, largest=False).indices
+
+
+def distance(features: Tensor, stored: Tensor, indices: Tensor) -> Tensor:
+    """‖f − s‖ (B,) of features (B, H) to those of `stored` that `indices` (B,) tell.
+
+    The difference of squares in `nearest` only finds the neighbour: as a distance it would lack digits.
+    """
+    distances: Tensor = torch.linalg.vector_norm(features - stored[indices], dim=1)
+    return distances
 
 
 class Neighbours(nn.Module):
@@ -36,17 +58,9 @@ class Neighbours(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Distances (B,) of features (B, H)."""
         normalized = F.normalize(features, dim=1).to(self.stored)
-        rows = max(1, _ELEMENTS // len(self.stored))
-        return torch.cat([self._distances(block) for block in torch.split(normalized, rows)])
-
-    def _distances(self, block: Tensor) -> Tensor:
-        """Distances (B,) of features (B, H) of length 1."""
-        # ‖s − f‖² = ‖s‖² − 2 s·f + ‖f‖², without the last term, which is the same for all neighbours.
-        order = torch.addmm(self.squares, block, self.stored.T, alpha=-2)
-        farthest = order.topk(self.k, largest=False).indices[:, -1]
-        # The difference of squares only finds the neighbour: as a distance it would lack digits.
-        distances: Tensor = torch.linalg.vector_norm(block - self.stored[farthest], dim=1)
-        return distances
+        found = nearest(normalized, self.stored, self.squares, self.k)
+        distances = [distance(block, self.stored, indices[:, -1]) for block, indices in found]
+        return torch.cat(distances)
 
     def settings(self) -> dict[str, Any]:
         """What, beside the tensors of `state_dict()`, rebuilds this; JSON-able."""

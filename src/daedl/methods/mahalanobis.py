@@ -6,8 +6,9 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from daedl.density import GaussianDensity
 from daedl.density.shrinkage import Shrinkage, require_shrinkage
-from daedl.methods.post_hoc import Gaussians, PostHoc
+from daedl.methods.post_hoc import PostHoc, fit_gaussians
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -40,16 +41,18 @@ class Mahalanobis(PostHoc):
         super().__post_init__()
         require_shrinkage(self.shrinkage)  # here rather than after training
 
-    def fit(self, outputs: Outputs, targets: Tensor) -> Gaussians:
+    def fit(self, outputs: Outputs, targets: Tensor) -> GaussianDensity:
         """Fit the means and the shared covariance to the training features."""
-        return Gaussians.fit(outputs, targets, "tied", self.shrinkage)
+        return fit_gaussians(outputs, targets, "tied", self.shrinkage)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Probabilities softmax(z), and the squared distance to the nearest class mean."""
-        gaussians = cast(Gaussians, self.require_fitted(fitted))
-        nearest = gaussians.distances(outputs.features).amin(-1)
+        gaussians = cast(GaussianDensity, self.require_fitted(fitted))
+        nearest = gaussians.squared_distances(outputs.features).amin(-1)
         return Prediction.from_probs(outputs.logits.softmax(-1), nearest.to(outputs.logits))
 
-    def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Gaussians:
+    def restore(
+        self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
+    ) -> GaussianDensity:
         """The means and the covariance from a model file."""
-        return Gaussians.restore(tensors, settings)
+        return GaussianDensity.restore(tensors, settings)

@@ -1,14 +1,11 @@
 """What methods share that leave training alone: they read an ordinary softmax network in another way."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from daedl.checks import NotFittedError
-from daedl.density import ClassStatistics, DensityScorer, GaussianDensity, Shrunk
+from daedl.density import DensityScorer, GaussianDensity
 from daedl.density.shrinkage import Shrinkage
 from daedl.density.statistics import Structure
 from daedl.distributed import gather_across
@@ -39,47 +36,13 @@ class PostHoc(Softmax):
         return fitted
 
 
-class Gaussians(nn.Module):
-    """Class-wise Gaussians of the training features, to be saved and restored."""
-
-    def __init__(self, density: GaussianDensity) -> None:
-        super().__init__()
-        self.density = density
-
-    @classmethod
-    def fit(
-        cls, outputs: Outputs, targets: Tensor, covariance: Structure, shrinkage: Shrinkage
-    ) -> "Gaussians":
-        """Fit to training features (N, H), of all processes, as DAEDL does; its range is not needed."""
-        num_classes = outputs.logits.shape[-1]
-        scorer = DensityScorer.fit(outputs.features, targets, num_classes, covariance, shrinkage)
-        return cls(scorer.density)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Log density (B,), float64, of features (B, H)."""
-        return self.density(features)  # type: ignore[no-any-return]
-
-    def distances(self, features: Tensor) -> Tensor:
-        """Squared Mahalanobis distances (B, C), float64, of features (B, H) to the class means."""
-        constant = self.density.constant  # ln ω_c − ½ ln |2π Σ_c|
-        return 2 * (constant - self.density.class_log_densities(features))
-
-    def settings(self) -> dict[str, Any]:
-        """What, beside the tensors of `state_dict()`, rebuilds this; JSON-able."""
-        return {
-            "covariance": self.density.structure,
-            "dtype": str(self.density.dtype).removeprefix("torch."),
-        }
-
-    @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "Gaussians":
-        """The Gaussians that gave this `state_dict()` and these `settings()`."""
-        of = {name.removeprefix("density."): tensor for name, tensor in tensors.items()}
-        statistics = ClassStatistics(
-            of["counts"], of["means"], of["scatter"], settings["covariance"]
-        )
-        shrunk = Shrunk(*(of[each.name] for each in fields(Shrunk)))
-        return cls(GaussianDensity(statistics, shrunk, getattr(torch, settings["dtype"])))
+def fit_gaussians(
+    outputs: Outputs, targets: Tensor, covariance: Structure, shrinkage: Shrinkage
+) -> GaussianDensity:
+    """Gaussians of each class fitted to training features (N, H), as DAEDL does; its range isn't needed."""
+    num_classes = outputs.logits.shape[-1]
+    scorer = DensityScorer.fit(outputs.features, targets, num_classes, covariance, shrinkage)
+    return scorer.density
 
 
 def tempered(logits: Tensor, temperature: Tensor) -> Prediction:
