@@ -15,6 +15,7 @@ from daedl.dirichlet import Dirichlet
 from daedl.outputs import Outputs, collect
 from daedl.prediction import Prediction
 from daedl.spectral import SpectralNorm, bake, lipschitz_bound, spectral_normalize
+from daedl.thresholds import ErrorAtMost, RejectAtMost, Thresholds
 from daedl.training import History, fit
 
 __version__ = version("daedl")
@@ -24,11 +25,14 @@ __all__ = [
     "DensityEffect",
     "DensityWarning",
     "Dirichlet",
+    "ErrorAtMost",
     "History",
     "NotFittedError",
     "Outputs",
     "Prediction",
+    "RejectAtMost",
     "SpectralNorm",
+    "Thresholds",
     "bake",
     "collect",
     "density",

@@ -4,7 +4,7 @@ import copy
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from daedl.networks import Network
 from daedl.outputs import Batch, Outputs, collect, evaluating
 from daedl.prediction import Prediction
 from daedl.spectral import SpectralNorm, bake, normalization, spectral_normalize
+from daedl.thresholds import On, RejectAtMost, Target, Thresholds, choose
+
+DEFAULT_TARGET = RejectAtMost()
 
 
 class Classifier(nn.Module):
@@ -64,6 +67,7 @@ class Classifier(nn.Module):
         )
         self.network = self.method.prepare(network)
         self.fitted = None
+        self.thresholds: Thresholds | None = None
         if class_names is not None:
             _require_class_names(class_names, network.num_classes)
         self.class_names = None if class_names is None else [str(name) for name in class_names]
@@ -98,7 +102,34 @@ class Classifier(nn.Module):
             )
         require_finite(outputs.features, "features")
         require_finite(outputs.logits, "logits")
-        return self.method.predict(self._beside(outputs), self.fitted)
+        prediction = self.method.predict(self._beside(outputs), self.fitted)
+        return replace(prediction, thresholds=self.thresholds, class_names=self.class_names)
+
+    def calibrate(
+        self,
+        batches: Iterable[Batch],
+        target: Target = DEFAULT_TARGET,
+        on: On | None = None,
+        seed: int = 0,
+    ) -> Thresholds:
+        """Choose which predictions to accept, on held-out `batches` of known (images, targets).
+
+        From then on predictions have `accept` and `reason`, and `save` keeps the thresholds. See
+        `daedl.thresholds` for what is guaranteed, and under which conditions.
+
+        Arguments:
+            batches: data that training has not seen; not those that it was stopped by either, if the
+                guarantee is to hold to the letter.
+            target: `daedl.RejectAtMost(share)` or `daedl.ErrorAtMost(share, delta)`.
+            on: "epistemic", "aleatoric" or "both"; by default both, where the method has both.
+            seed: of a draw that "both" with `ErrorAtMost` needs.
+        """
+        outputs, targets = self.collect(batches, "calibration data")
+        prediction = self.predict_outputs(outputs)
+        wrong = prediction.labels.cpu() != targets
+        scores = {name: score.cpu() for name, score in prediction.scores().items()}
+        self.thresholds = choose(scores, wrong, target, on, seed)
+        return self.thresholds
 
     def _beside(self, outputs: Outputs) -> Outputs:
         """`outputs` on the device of the network."""
@@ -123,6 +154,7 @@ class Classifier(nn.Module):
         """Fit what the method needs to outputs of the training set that were collected before."""
         device = next(self.network.parameters()).device
         fitted = self.method.fit(outputs, targets)
+        self.thresholds = None  # scores mean something else from here on
         self.fitted = None if fitted is None else fitted.to(device)
 
     def density_effect(self, batches: Iterable[Batch]) -> DensityEffect:
@@ -145,6 +177,7 @@ class Classifier(nn.Module):
             "spectral": None if spectral is None else asdict(spectral),
             "dtype": str(next(self.network.parameters()).dtype).removeprefix("torch."),
             "fitted": None,
+            "thresholds": None if self.thresholds is None else self.thresholds.settings(),
         }
         if self.fitted is not None:
             tensors |= {f"fitted.{name}": value for name, value in self.fitted.state_dict().items()}
@@ -200,6 +233,8 @@ class Classifier(nn.Module):
         if description["fitted"] is not None:
             fitted = classifier.method.restore(_part(tensors, "fitted."), description["fitted"])
             classifier.fitted = fitted
+        if (thresholds := description.get("thresholds")) is not None:
+            classifier.thresholds = Thresholds.restore(thresholds)
         return classifier.eval()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -224,7 +259,8 @@ class Classifier(nn.Module):
         plain, spectral = bake(copy.deepcopy(self.network)), normalization(self.network)
         settings = None if spectral is None else asdict(spectral)
         parts = (type(self), plain, settings, self.method, self.class_names)
-        return _unpickle, (*parts, self.network.state_dict(), self.fitted, self.training)
+        state = self.network.state_dict()
+        return _unpickle, (*parts, state, self.fitted, self.thresholds, self.training)
 
 
 def ensemble(members: Sequence[Classifier]) -> Classifier:
@@ -298,11 +334,12 @@ def _unpickle(
     class_names: Sequence[str] | None,
     state: dict[str, Tensor],
     fitted: nn.Module | None,
+    thresholds: Thresholds | None,
     training: bool,
 ) -> Classifier:
     classifier = _assemble(kind, network, spectral, method, class_names)
     classifier.network.load_state_dict(state)
-    classifier.fitted = fitted
+    classifier.fitted, classifier.thresholds = fitted, thresholds
     return classifier.train(training)
 
 

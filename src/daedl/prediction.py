@@ -1,6 +1,6 @@
 """What every method returns: probabilities, and uncertainties that are larger when less is known."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -9,6 +9,9 @@ from torch import Tensor
 
 from daedl.checks import require_finite
 from daedl.dirichlet import Dirichlet
+from daedl.thresholds import Thresholds, accepts
+
+UNLIKE = "unlike the training data"
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Prediction:
         log_alpha: log concentrations of the predicted Dirichlet (B, C), if the method predicts one.
         density_score: normalised log density of the features in [0, 1], (B,), if it has a density.
         log_density: log p(features) (B,), if it has a density.
+        thresholds: which predictions to accept, if the classifier was calibrated.
+        class_names: of the C classes, if the classifier has them.
     """
 
     probs: Tensor
@@ -34,6 +39,8 @@ class Prediction:
     log_alpha: Tensor | None = None
     density_score: Tensor | None = None
     log_density: Tensor | None = None
+    thresholds: Thresholds | None = None
+    class_names: Sequence[str] | None = None
 
     @classmethod
     def from_probs(
@@ -104,7 +111,8 @@ class Prediction:
         joined: dict[str, Any] = {}
         for field in fields(cls):
             values = [getattr(part, field.name) for part in parts]
-            joined[field.name] = None if values[0] is None else torch.cat(values)
+            tensors = isinstance(values[0], Tensor)
+            joined[field.name] = torch.cat(values) if tensors else values[0]
         return cls(**joined)
 
     def __len__(self) -> int:
@@ -124,6 +132,44 @@ class Prediction:
     def alpha(self) -> Tensor:
         """Concentrations α (B, C)."""
         return self.dirichlet.alpha
+
+    @property
+    def accept(self) -> Tensor:
+        """Whether to act on each prediction (B,), or to hand it over to a person."""
+        return accepts(self._limits, self.scores())
+
+    @property
+    def reason(self) -> list[str]:
+        """Why each prediction should be handed over, "" where it is accepted.
+
+        "unlike the training data" where the epistemic score is too large, "between classes 3 and 8" where
+        the aleatoric one is; the classes are those of the two largest probabilities.
+        """
+        scores = self.scores()
+        over = {
+            name: (~accepts({name: limit}, scores)).tolist() for name, limit in self._limits.items()
+        }
+        nothing = [False] * len(self)
+        pairs = self.probs.topk(min(2, self.probs.shape[1])).indices.tolist()
+        return [
+            "; ".join(([UNLIKE] if unlike else []) + ([self._between(pair)] if between else []))
+            for unlike, between, pair in zip(
+                over.get("epistemic", nothing), over.get("aleatoric", nothing), pairs, strict=True
+            )
+        ]
+
+    @property
+    def _limits(self) -> Mapping[str, float]:
+        if self.thresholds is None:
+            raise ValueError(
+                "there are no thresholds to accept by; expected a calibrated classifier: call "
+                "model.calibrate(loader, target=...) with held-out data first"
+            )
+        return self.thresholds.limits
+
+    def _between(self, pair: Sequence[int]) -> str:
+        names = [str(c) if self.class_names is None else self.class_names[c] for c in sorted(pair)]
+        return f"between classes {' and '.join(names)}"
 
     def scores(self) -> dict[str, Tensor]:
         """Every uncertainty score that the method offers, by name, each (B,), larger = more uncertain."""

@@ -242,7 +242,7 @@ class Run:
                 clip = self.plan.gradient_clip
                 self.fabric.clip_gradients(self.network, self.optimizer, max_norm=clip)
             # What was fitted to the old weights is of no use from here on.
-            self.model.fitted = None
+            self.model.fitted = self.model.thresholds = None
             self.optimizer.step()
             if isinstance(self.scheduler, STEPPED_BY_BATCH):
                 self.scheduler.step()

@@ -1,0 +1,208 @@
+"""Thresholds: their guarantees by simulation, what they do with ties, and where they are kept."""
+
+import copy
+import pickle
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, binomtest
+
+import daedl
+from daedl import ErrorAtMost, RejectAtMost
+from daedl.networks import MLP
+from daedl.prediction import Prediction
+from daedl.thresholds import COVERAGES, Thresholds, accepts, choose, clopper_pearson
+
+fit = partial(daedl.fit, accelerator="cpu", progress=False, learning_rate=1e-2)
+
+
+def draw(samples, seed):
+    """Two related scores, and the probability of an error, which rises with both."""
+    generator = torch.Generator().manual_seed(seed)
+    epistemic, other = torch.rand(2, samples, generator=generator)
+    aleatoric = (epistemic + other) / 2
+    return {"epistemic": epistemic, "aleatoric": aleatoric}, ((epistemic + aleatoric) / 2) ** 3
+
+
+def errors(risk, seed):
+    return torch.rand(len(risk), generator=torch.Generator().manual_seed(seed + 10**6)) < risk
+
+
+def calibrated(samples, seed, target, on):
+    scores, risk = draw(samples, seed)
+    return choose(scores, errors(risk, seed), target, on, seed)
+
+
+@pytest.mark.parametrize(("on", "samples", "share"), [("epistemic", 99, 0.1), ("both", 79, 0.2)])
+def test_no_more_known_images_are_rejected_than_asked(on, samples, share):
+    """The mean over calibrations of the probability to reject a new image."""
+    new, _ = draw(20_000, 10**5)
+    rejected = torch.tensor(
+        [
+            1
+            - accepts(calibrated(samples, seed, RejectAtMost(share), on).limits, new)
+            .double()
+            .mean()
+            for seed in range(400)
+        ]
+    )
+    noise = 4 * rejected.std() / 20
+    assert rejected.mean() <= share + noise
+    # One score meets it; two that reject the same images stay below, but not far.
+    assert rejected.mean() >= (share if on == "epistemic" else 0.6 * share) - noise
+
+
+@pytest.mark.parametrize("on", ["epistemic", "aleatoric", "both"])
+def test_errors_among_accepted_images_stay_below_the_limit(on):
+    """Of 400 calibrations no more break their promise than δ says, up to chance."""
+    share, delta = 0.05, 0.2
+    new, risk = draw(50_000, 10**5)
+    broken, coverage = 0, []
+    for seed in range(400):
+        found = calibrated(1000, seed, ErrorAtMost(share, delta), on)
+        accepted = accepts(found.limits, new)
+        coverage.append(accepted.double().mean().item())
+        broken += risk[accepted].mean().item() > share
+    assert binomtest(broken, 400, delta, alternative="greater").pvalue > 1e-3
+    # It is worth something too: well above the smallest coverage that is tried.
+    assert sum(coverage) / 400 > 0.3
+
+
+def test_a_limit_without_a_guarantee_would_break_its_promise():
+    """The simulation can fail: the largest rank whose error itself is low enough breaks it half the time."""
+    share, broken = 0.05, 0
+    new, risk = draw(50_000, 10**5)
+    for seed in range(200):
+        scores, own = draw(1000, seed)
+        ordered, order = scores["epistemic"].sort()
+        share_wrong = errors(own, seed)[order].cumsum(0) / torch.arange(1, 1001)
+        limit = ordered[(share_wrong <= share).nonzero().max()]
+        broken += risk[new["epistemic"] <= limit].mean().item() > share
+    assert binomtest(broken, 200, 0.2, alternative="greater").pvalue < 1e-3
+
+
+@given(st.integers(0, 50), st.integers(1, 50), st.floats(0.001, 0.5))
+def test_clopper_pearson_is_the_share_at_which_so_few_errors_get_unlikely(errors, more, delta):
+    samples = errors + more
+    limit = clopper_pearson(errors, samples, delta)
+    assert binom.cdf(errors, samples, limit) == pytest.approx(delta, rel=1e-6)
+    assert clopper_pearson(samples, samples, delta) == 1
+
+
+def test_the_rank_of_a_rejection():
+    values = torch.arange(1.0, 20)
+    scores = {"epistemic": values[torch.randperm(19)]}
+    found = choose(scores, torch.zeros(19, dtype=torch.bool), RejectAtMost(0.1), "epistemic")
+    assert found.limits == {"epistemic": 18.0}  # ⌈20 · 0.9⌉
+    assert found.coverage == pytest.approx(18 / 19)
+
+
+def test_scores_that_tie_at_the_end_are_handed_over():
+    """Where evidence vanishes all scores are the same: known images there must not let unknown ones in."""
+    epistemic = torch.cat([torch.linspace(-9, -4, 995), torch.full((5,), -2.3)])
+    wrong = torch.zeros(1000, dtype=torch.bool)
+    for on in ("epistemic", "both"):
+        scores = {"epistemic": epistemic, "aleatoric": torch.linspace(0, 0.5, 1000)}
+        found = choose(scores, wrong, ErrorAtMost(0.05), on)
+        unknown = {"epistemic": torch.tensor([-2.3]), "aleatoric": torch.tensor([0.1])}
+        assert not accepts(found.limits, unknown).item()
+        assert found.coverage > 0.9
+
+
+def test_what_cannot_be_promised_is_refused():
+    scores, wrong = {"epistemic": torch.rand(18)}, torch.zeros(18, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"18 calibration images can't tell.*expected at least 19"):
+        choose(scores, wrong, RejectAtMost(0.05), "epistemic")
+    with pytest.raises(ValueError, match=r"no threshold keeps errors at or below 1.00%.*give more"):
+        choose(scores, wrong, ErrorAtMost(0.01), "epistemic")
+    with pytest.raises(ValueError, match=r"no epistemic score.*take on='aleatoric'"):
+        choose({"aleatoric": torch.rand(99)}, torch.zeros(99).bool(), RejectAtMost(), "both")
+    with pytest.raises(ValueError, match="on is 'density'; expected epistemic, aleatoric, both"):
+        choose(scores, wrong, RejectAtMost(), "density")
+    for share in (0, 1, -0.1):
+        with pytest.raises(ValueError, match="expected a share between 0 and 1"):
+            RejectAtMost(share)
+    with pytest.raises(ValueError, match="delta is 2"):
+        ErrorAtMost(0.1, 2)
+
+
+def test_coverages_fall():
+    assert list(COVERAGES) == sorted(COVERAGES, reverse=True)
+    assert len(set(COVERAGES)) == 20
+
+
+@pytest.mark.parametrize("target", [RejectAtMost(0.2), ErrorAtMost(0.5, 0.1)])
+def test_settings_bring_it_back(target):
+    found = calibrated(200, 0, target, "both")
+    assert Thresholds.restore(found.settings()) == found
+    assert "of 200 calibration images" in str(found)
+
+
+@pytest.fixture(scope="module")
+def model(blobs):
+    torch.manual_seed(0)
+    model = daedl.Classifier(MLP(4, 3, hidden=(16, 16)), "daedl", ["ant", "bee", "cat"])
+    fit(model, blobs, max_epochs=5)
+    return model
+
+
+class TestClassifier:
+    def test_predictions_say_whether_and_why(self, model, blobs):
+        found = model.calibrate([blobs], RejectAtMost(0.1))
+        assert model.thresholds is found
+        p = model.predict(blobs[0])
+        assert p.accept.double().mean() >= 0.85
+        assert p.accept.double().mean() == pytest.approx(found.coverage)
+        for accepted, reason, probs, epistemic, aleatoric in zip(
+            p.accept.tolist(), p.reason, p.probs, p.epistemic, p.aleatoric, strict=True
+        ):
+            assert accepted == (reason == "")
+            assert ("unlike the training data" in reason) == (
+                epistemic.item() > found.limits["epistemic"]
+            )
+            assert ("between classes" in reason) == (aleatoric.item() > found.limits["aleatoric"])
+            if "between" in reason:
+                two = sorted(["ant", "bee", "cat"][c] for c in probs.topk(2).indices)
+                assert reason.endswith(f"between classes {two[0]} and {two[1]}")
+        far = model.predict(1e4 * torch.ones(1, 4))
+        assert not far.accept.item()
+        assert "unlike the training data" in far.reason[0]
+
+    def test_thresholds_live_in_the_file(self, model, blobs, tmp_path):
+        model.calibrate([blobs], ErrorAtMost(0.3), "epistemic")
+        model.save(tmp_path / "m.daedl")
+        expected = model.predict(blobs[0])
+        for twin in (
+            daedl.Classifier.load(tmp_path / "m.daedl"),
+            pickle.loads(pickle.dumps(model)),
+            copy.deepcopy(model),
+        ):
+            assert twin.thresholds == model.thresholds
+            assert twin.predict(blobs[0]).reason == expected.reason
+        parts = Prediction.cat([model.predict(blobs[0][:300]), model.predict(blobs[0][300:])])
+        assert torch.equal(parts.accept, expected.accept)
+
+    def test_refitting_and_training_take_them_away(self, model, blobs):
+        twin = copy.deepcopy(model)
+        twin.calibrate([blobs])
+        twin.fit_density([blobs])
+        assert twin.thresholds is None
+        twin.calibrate([blobs])
+        fit(twin, blobs, max_epochs=1)
+        assert twin.thresholds is None
+
+    def test_without_thresholds_there_is_nothing_to_accept_by(self, model, blobs):
+        twin = copy.deepcopy(model)
+        twin.thresholds = None
+        with pytest.raises(ValueError, match=r"no thresholds.*call model.calibrate\(loader"):
+            twin.predict(blobs[0]).accept  # noqa: B018
+
+    def test_classes_without_names_are_numbers(self, blobs):
+        softmax = daedl.Classifier(MLP(4, 3), "softmax")
+        softmax.calibrate([blobs], RejectAtMost(0.5))
+        reasons = set(softmax.predict(blobs[0]).reason)
+        assert reasons <= {"", *(f"between classes {a} and {b}" for a, b in ("01", "02", "12"))}
+        assert len(reasons) > 1
