@@ -24,7 +24,7 @@ def draw(samples, seed):
     generator = torch.Generator().manual_seed(seed)
     epistemic, other = torch.rand(2, samples, generator=generator)
     aleatoric = (epistemic + other) / 2
-    return {"epistemic": epistemic, "aleatoric": aleatoric}, ((epistemic + aleatoric) / 2) ** 3
+    return {"epistemic": epistemic, "aleatoric": aleatoric}, ((epistemic + aleatoric) / 2) ** 4
 
 
 def errors(risk, seed):
@@ -62,12 +62,17 @@ def test_errors_among_accepted_images_stay_below_the_limit(on):
     new, risk = draw(50_000, 10**5)
     broken, coverage = 0, []
     for seed in range(400):
-        found = calibrated(1000, seed, ErrorAtMost(share, delta), on)
+        try:
+            found = calibrated(2000, seed, ErrorAtMost(share, delta), on)
+        except ValueError:  # nothing is promised, so nothing broken
+            coverage.append(0.0)
+            continue
         accepted = accepts(found.limits, new)
         coverage.append(accepted.double().mean().item())
         broken += risk[accepted].mean().item() > share
     assert binomtest(broken, 400, delta, alternative="greater").pvalue > 1e-3
     # It is worth something too: well above the smallest coverage that is tried.
+    assert coverage.count(0.0) < 40
     assert sum(coverage) / 400 > 0.3
 
 
