@@ -14,6 +14,7 @@ from daedl.density import DensityEffect, DensityWarning
 from daedl.dirichlet import Dirichlet
 from daedl.outputs import Outputs, collect
 from daedl.prediction import Prediction
+from daedl.retrofit import wrap
 from daedl.spectral import SpectralNorm, bake, lipschitz_bound, spectral_normalize
 from daedl.thresholds import ErrorAtMost, RejectAtMost, Thresholds
 from daedl.training import History, fit
@@ -44,4 +45,5 @@ __all__ = [
     "metrics",
     "networks",
     "spectral_normalize",
+    "wrap",
 ]

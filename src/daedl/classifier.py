@@ -4,7 +4,7 @@ import copy
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from daedl import methods, networks, storage
-from daedl.checks import require_finite, require_images
+from daedl.checks import NotFittedError, require_finite, require_images
 from daedl.density import DensityEffect, DensityScorer, density_effect
 from daedl.methods import Method
 from daedl.networks import Network
@@ -23,6 +23,21 @@ from daedl.spectral import SpectralNorm, bake, normalization, spectral_normalize
 from daedl.thresholds import On, RejectAtMost, Target, Thresholds, choose
 
 DEFAULT_TARGET = RejectAtMost()
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One fit of what a method fits after training.
+
+    Attributes:
+        samples: that it was given.
+        merged: whether they were merged into what was fitted before.
+        note: what whoever did it wants to be remembered.
+    """
+
+    samples: int
+    merged: bool = False
+    note: str = ""
 
 
 class Classifier(nn.Module):
@@ -68,6 +83,7 @@ class Classifier(nn.Module):
         self.network = self.method.prepare(network)
         self.fitted = None
         self.thresholds: Thresholds | None = None
+        self.revisions: tuple[Revision, ...] = ()
         if class_names is not None:
             _require_class_names(class_names, network.num_classes)
         self.class_names = None if class_names is None else [str(name) for name in class_names]
@@ -150,12 +166,32 @@ class Classifier(nn.Module):
             self.fit_outputs(*self.collect(batches, f"{self.method.fitted_to} data"))
         return self
 
+    def refit_density(self, batches: Iterable[Batch], note: str = "") -> "Classifier":
+        """Merge more training `batches` into what was fitted, and leave the network as it is.
+
+        For a new site or camera, or more samples of some classes. Nothing of the earlier data is needed
+        but the statistics that the model holds. `note` is kept with the revision, in the model file. To
+        forget the earlier data instead, call `fit_density` with new ones of every class.
+        """
+        if self.fitted is None:
+            raise NotFittedError(
+                f"{self.method.name} has nothing fitted to merge more samples into; expected a fitted "
+                "density: call fit_density first, or take a method that has one, such as 'daedl'"
+            )
+        outputs, targets = self.collect(batches, "training data")
+        device = next(self.network.parameters()).device
+        self.fitted = self.method.refit(self.fitted, outputs, targets).to(device)
+        self.thresholds = None
+        self.revisions = (*self.revisions, Revision(len(targets), merged=True, note=note))
+        return self
+
     def fit_outputs(self, outputs: Outputs, targets: Tensor) -> None:
         """Fit what the method needs to outputs of the training set that were collected before."""
         device = next(self.network.parameters()).device
         fitted = self.method.fit(outputs, targets)
         self.thresholds = None  # scores mean something else from here on
         self.fitted = None if fitted is None else fitted.to(device)
+        self.revisions = () if fitted is None else (Revision(len(targets)),)
 
     def density_effect(self, batches: Iterable[Batch]) -> DensityEffect:
         """How much the density did on held-out in-distribution `batches`."""
@@ -177,6 +213,7 @@ class Classifier(nn.Module):
             "spectral": None if spectral is None else asdict(spectral),
             "dtype": str(next(self.network.parameters()).dtype).removeprefix("torch."),
             "fitted": None,
+            "revisions": [asdict(each) for each in self.revisions],
             "thresholds": None if self.thresholds is None else self.thresholds.settings(),
         }
         if self.fitted is not None:
@@ -233,6 +270,8 @@ class Classifier(nn.Module):
         if description["fitted"] is not None:
             fitted = classifier.method.restore(_part(tensors, "fitted."), description["fitted"])
             classifier.fitted = fitted
+        revisions = description.get("revisions", [])
+        classifier.revisions = tuple(Revision(**each) for each in revisions)
         if (thresholds := description.get("thresholds")) is not None:
             classifier.thresholds = Thresholds.restore(thresholds)
         return classifier.eval()
@@ -260,7 +299,8 @@ class Classifier(nn.Module):
         settings = None if spectral is None else asdict(spectral)
         parts = (type(self), plain, settings, self.method, self.class_names)
         state = self.network.state_dict()
-        return _unpickle, (*parts, state, self.fitted, self.thresholds, self.training)
+        more = {name: getattr(self, name) for name in ("fitted", "thresholds", "revisions")}
+        return _unpickle, (*parts, state, more, self.training)
 
 
 def ensemble(members: Sequence[Classifier]) -> Classifier:
@@ -333,13 +373,13 @@ def _unpickle(
     method: Method,
     class_names: Sequence[str] | None,
     state: dict[str, Tensor],
-    fitted: nn.Module | None,
-    thresholds: Thresholds | None,
+    more: dict[str, Any],
     training: bool,
 ) -> Classifier:
     classifier = _assemble(kind, network, spectral, method, class_names)
     classifier.network.load_state_dict(state)
-    classifier.fitted, classifier.thresholds = fitted, thresholds
+    for name, value in more.items():
+        setattr(classifier, name, value)
     return classifier.train(training)
 
 

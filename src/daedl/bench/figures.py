@@ -45,6 +45,7 @@ TITLES = {
     "knn": "kNN distance",
     "nuq": "NUQ",
     "ddu": "DDU",
+    "retrofit": "Softmax + density",
     "ensemble": "Ensemble of 5",
     "exp": "Exp",
     "exp+de": "Exp + DE",

@@ -45,10 +45,10 @@ class FullDistances(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Distances (B, C) of centred features (B, H)."""
-        total = features.new_zeros(len(features), self.num_classes)
+        total = features.new_zeros(features.shape[0], self.num_classes)
         for (_, stop), product, shift in self._blocks():
             whitened = torch.addmm(shift.flatten(), features[:, :stop], product.flatten(1))
-            by_class = whitened.view(len(features), self.num_classes, -1)
+            by_class = whitened.view(-1, *shift.shape)
             total += torch.linalg.vector_norm(by_class, dim=-1).square()
         return total
 

@@ -125,6 +125,24 @@ class GaussianDensity(nn.Module):
         # The constant's type is float64 whatever the products are computed in.
         return torch.cat([self._distances(block) for block in blocks]).to(self.constant)
 
+    def mean_log_density(self, statistics: ClassStatistics) -> float:
+        """The mean of ln ω_c + ln N(f; μ_c, Σ_c) over samples of class c, all c, of these statistics.
+
+        It depends on the samples by their means m_c and covariances S_c alone:
+        ln ω_c − ½ ln |2πΣ_c| − ½ (tr Σ_c⁻¹S_c + (m_c − μ_c)ᵀ Σ_c⁻¹ (m_c − μ_c)).
+        """
+        means, total = self.means.to(statistics.means), 0.0
+        spreads = list(statistics.covariances())
+        for c, count in enumerate(statistics.counts.tolist()):
+            spread = spreads[c % len(spreads)]  # one for all if tied
+            # tr Σ⁻¹S is the sum of the squared distances of the columns of a root of S.
+            values, vectors = torch.linalg.eigh(spread if spread.ndim == 2 else spread.diag())
+            root = (vectors * values.clamp_min(0).sqrt()).T
+            points = torch.cat([means[c] + root, statistics.means[c : c + 1]])
+            distance = float(self.squared_distances(points)[:, c].sum())
+            total += count * (float(self.constant[c]) - 0.5 * distance)
+        return total / float(statistics.counts.sum())
+
     def _distances(self, features: Tensor) -> Tensor:
         """Squared distances (B, C) of one block."""
         centered = (features - self.center).clamp(-self.reach, self.reach)

@@ -1,7 +1,7 @@
 """From a log density to a score between 0 (far from the training data) and 1 (in their midst)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -31,6 +31,14 @@ class Normalizer:
         """Find the range in the training samples' log densities (N,)."""
         raise NotImplementedError
 
+    def moved(self, shift: float) -> "Normalizer":
+        """The same for log densities that are all larger by `shift`."""
+        return replace(self, low=self.low + shift, high=self.high + shift)
+
+    def joined(self, other: "Normalizer", share: float) -> "Normalizer":
+        """The normaliser of both sets of training samples, of which `share` are the other's."""
+        raise NotImplementedError
+
     def __call__(self, log_density: Tensor) -> Tensor:
         """Scores of log densities."""
         raise NotImplementedError
@@ -50,6 +58,11 @@ class MinMax(Normalizer):
     def fit(cls, log_density: Tensor) -> "MinMax":
         """d_min and d_max of the training samples."""
         return cls(low=float(log_density.min()), high=float(log_density.max()))
+
+    def joined(self, other: Normalizer, share: float) -> "MinMax":
+        """The smaller minimum and the larger maximum."""
+        del share
+        return MinMax(min(self.low, other.low), max(self.high, other.high))
 
     def __call__(self, log_density: Tensor) -> Tensor:
         """Scores (B,), exactly 0 below the training data's range and 1 above."""
@@ -77,6 +90,14 @@ class SmoothQuantile(Normalizer):
         last = len(ordered) - 1
         low, high = (float(ordered[round(p * last)]) for p in (level, 1 - level))
         return cls(low=low, high=high, level=level)
+
+    def joined(self, other: Normalizer, share: float) -> "SmoothQuantile":
+        """Quantiles between those of both, which are all that is known of them."""
+        low, high = (
+            (1 - share) * ours + share * theirs
+            for ours, theirs in ((self.low, other.low), (self.high, other.high))
+        )
+        return replace(self, low=low, high=high)
 
     def __call__(self, log_density: Tensor) -> Tensor:
         """Scores (B,), strictly between 0 and 1 up to rounding."""

@@ -51,11 +51,31 @@ class DensityScorer(nn.Module):
         statistics = ClassStatistics.of(features, targets, num_classes, covariance)
         density = GaussianDensity.fit(statistics.across_processes(), shrinkage)
         density = _fastest_faithful(density, features)
-        if leave_one_out:
-            log_density = left_out_log_density(density, features.cpu(), targets.cpu())
-        else:
-            log_density = density(features.cpu())
-        return cls(density, kind.fit(gather_across(log_density)))
+        log_density = _training_log_density(density, features, targets, leave_one_out)
+        return cls(density, kind.fit(log_density))
+
+    def merged(
+        self,
+        features: Tensor,
+        targets: Tensor,
+        shrinkage: Shrinkage = "auto",
+        leave_one_out: bool = False,
+    ) -> "DensityScorer":
+        """Fit to more training features (N, H) with class indices (N,) too; classes may be missing there.
+
+        The density is that of all samples. The earlier ones are gone, so that their range is moved by
+        how much their mean log density changed, which their statistics tell.
+        """
+        before = self.density.statistics
+        added = ClassStatistics.of(features, targets, before.num_classes, before.structure)
+        added = added.across_processes()
+        density = GaussianDensity.fit(before.merge(added), shrinkage)
+        density = _fastest_faithful(density, features)
+        shift = density.mean_log_density(before) - self.density.mean_log_density(before)
+        log_density = _training_log_density(density, features, targets, leave_one_out)
+        share = float(added.counts.sum() / density.counts.sum())
+        new = type(self.normalizer).fit(log_density)
+        return DensityScorer(density, self.normalizer.moved(shift).joined(new, share))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Log density (B,), float64, and score (B,) in the type of `features` (B, H), beside them."""
@@ -77,6 +97,15 @@ class DensityScorer(nn.Module):
         arguments = dict(settings["normalizer"])
         normalizer = normalizers.build(arguments.pop("name"))(**arguments)
         return cls(GaussianDensity.restore(of, settings), normalizer)
+
+
+def _training_log_density(
+    density: GaussianDensity, features: Tensor, targets: Tensor, leave_one_out: bool
+) -> Tensor:
+    """Log densities of all processes' training samples, each left out of its own fit or not."""
+    if leave_one_out:
+        return gather_across(left_out_log_density(density, features.cpu(), targets.cpu()))
+    return gather_across(density(features.cpu()))
 
 
 def _fastest_faithful(density: GaussianDensity, features: Tensor) -> GaussianDensity:

@@ -23,6 +23,7 @@ from daedl.methods.natpn import NatPN
 from daedl.methods.postnet import PostNet
 from daedl.methods.r_edl import REDL
 from daedl.methods.re_edl import ReEDL
+from daedl.methods.retrofit import Retrofit
 from daedl.methods.rkl_pn import RKLPN
 from daedl.methods.softmax import Softmax
 from daedl.methods.temperature import TemperatureScaling
@@ -52,6 +53,7 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
             Mahalanobis,
             NearestNeighbours,
             DDU,
+            Retrofit,
             Ensemble,
         )
     }
@@ -106,6 +108,7 @@ __all__ = [
     "Phase",
     "PostNet",
     "ReEDL",
+    "Retrofit",
     "Softmax",
     "TemperatureScaling",
     "build",

@@ -45,6 +45,7 @@ class Method(ABC):
         loss           each training step, and validation
         classes        each validation             where the class is not the largest logit
         fit            once, after training        a density, a temperature, neighbours, ...
+        refit          when more samples come      merging them into what was fitted
         forward        each prediction             several passes, dropout kept on
         predict        each prediction
 
@@ -125,6 +126,13 @@ class Method(ABC):
         """
         del outputs, targets
         return None
+
+    def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:
+        """What `fit` would have returned if these outputs had been among those it was given."""
+        raise NotImplementedError(
+            f"{self.name} keeps no statistics that more samples could be merged into; expected a method "
+            "with Gaussians, such as 'daedl', 'retrofit' or 'ddu': call fit_density with all samples"
+        )
 
     def forward(self, network: nn.Module, images: Tensor) -> Outputs:
         """Outputs for prediction of images (B, ...); the network is in eval mode."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from daedl.density import GaussianDensity
 from daedl.density.shrinkage import Shrinkage, require_shrinkage
-from daedl.methods.post_hoc import PostHoc, fit_gaussians
+from daedl.methods.post_hoc import PostHoc, fit_gaussians, refit_gaussians
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -48,6 +48,10 @@ class DDU(PostHoc):
     def fit(self, outputs: Outputs, targets: Tensor) -> GaussianDensity:
         """Fit a Gaussian of its own to the training features of each class."""
         return fit_gaussians(outputs, targets, "full", self.shrinkage)
+
+    def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> GaussianDensity:
+        """Merge more training features into the Gaussians."""
+        return refit_gaussians(fitted, outputs, targets, self.shrinkage)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Probabilities softmax(z), and minus the log density."""

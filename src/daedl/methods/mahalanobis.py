@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from daedl.density import GaussianDensity
 from daedl.density.shrinkage import Shrinkage, require_shrinkage
-from daedl.methods.post_hoc import PostHoc, fit_gaussians
+from daedl.methods.post_hoc import PostHoc, fit_gaussians, refit_gaussians
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -44,6 +44,10 @@ class Mahalanobis(PostHoc):
     def fit(self, outputs: Outputs, targets: Tensor) -> GaussianDensity:
         """Fit the means and the shared covariance to the training features."""
         return fit_gaussians(outputs, targets, "tied", self.shrinkage)
+
+    def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> GaussianDensity:
+        """Merge more training features into the Gaussians."""
+        return refit_gaussians(fitted, outputs, targets, self.shrinkage)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Probabilities softmax(z), and the squared distance to the nearest class mean."""

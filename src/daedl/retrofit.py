@@ -1,0 +1,54 @@
+"""Density awareness for a classifier that is trained already."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from daedl.checks import require_batch
+from daedl.classifier import Classifier
+from daedl.methods import Method
+from daedl.networks import Wrapped
+from daedl.outputs import Batch
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """A trained module that is to become density aware; `fit_density` makes it so."""
+
+    module: nn.Module
+    features: str
+    method: str | Method
+    class_names: Sequence[str] | None
+    arguments: dict[str, Any]
+
+    def fit_density(self, batches: Iterable[Batch]) -> Classifier:
+        """A classifier with the module's own weights, fitted to `batches` of (images, targets).
+
+        These are the module's training data, preprocessed as they were for its training but not
+        augmented, or data like them; for a method that is fitted to validation data, held-out ones.
+        """
+        images, _ = require_batch(next(iter(batches), None), " of the first batch")
+        network = Wrapped(self.module, self.features, tuple(images.shape[1:]))
+        classifier = Classifier(network, self.method, self.class_names, **self.arguments)
+        return classifier.fit_density(batches).eval()
+
+
+def wrap(
+    module: nn.Module,
+    features: str,
+    method: str | Method = "retrofit",
+    class_names: Sequence[str] | None = None,
+    **method_arguments: Any,
+) -> Wrap:
+    """Make a trained classifier density aware without training: `wrap(net, "avgpool").fit_density(loader)`.
+
+    Arguments:
+        module: any module that maps a batch of images to logits (B, C); its weights are left alone.
+        features: dotted name of the submodule whose output is the features, as `named_modules()` has it.
+        method: "retrofit", or any other that reads a softmax network, such as "ddu", "knn" or "energy".
+        class_names: one for each class.
+        method_arguments: settings, if `method` is a name.
+    """
+    return Wrap(module, features, method, class_names, method_arguments)
