@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -11,14 +11,16 @@ from daedl.density import DensityScorer
 from daedl.density import normalizer as normalizers
 from daedl.density.shrinkage import Shrinkage, require_shrinkage
 from daedl.density.statistics import Structure, require_structure
-from daedl.methods.base import Method
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
-class DensityAware(Method):
-    """Predicts α = exp(s(f) · z), s the normalised log density of the features; not a method itself.
+class DensityAware:
+    """Predicts α = exp(s(f) · z), s the normalised log density of the features.
+
+    A part of methods that stands before what they are trained as, and not a method itself: it has none of
+    a method's other settings, so that theirs keep their defaults.
 
     Attributes:
         covariance: "full" as in the paper, "tied" or "diagonal".
@@ -29,13 +31,15 @@ class DensityAware(Method):
             samples of known classes then fall below the range.
     """
 
+    name: ClassVar[str]
+
     covariance: Structure = "full"
     shrinkage: Shrinkage = "auto"
     normalizer: str = "minmax"
     leave_one_out: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[misc]
         # Refused here rather than after training.
         require_structure(self.covariance)
         require_shrinkage(self.shrinkage)
