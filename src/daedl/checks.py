@@ -19,8 +19,11 @@ def require_finite(tensor: Tensor, name: str, where: str = "") -> None:
     """Raise if `tensor` holds a NaN or an infinity: how many, where the first is, in which tensor.
 
     The sum is looked at first: it is finite unless an element isn't (or it overflows), so that the
-    usual case costs one reduction and no temporary the size of the tensor.
+    usual case costs one reduction and no temporary the size of the tensor. While a graph is traced
+    nothing is looked at: it has no values yet, and can't branch on them.
     """
+    if torch.compiler.is_compiling():
+        return
     if torch.isfinite(tensor.sum()):
         return
     bad = ~torch.isfinite(tensor)

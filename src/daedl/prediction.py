@@ -142,20 +142,17 @@ class Prediction:
     def reason(self) -> list[str]:
         """Why each prediction should be handed over, "" where it is accepted.
 
-        "unlike the training data" where the epistemic score is too large, "between classes 3 and 8" where
-        the aleatoric one is; the classes are those of the two largest probabilities.
+        "unlike the training data" where the epistemic score is too large; else "between classes 3 and 8",
+        those of the two largest probabilities, where the aleatoric one is. What is unlike the training
+        data is between all classes, of which two would say nothing.
         """
-        scores = self.scores()
-        over = {
-            name: (~accepts({name: limit}, scores)).tolist() for name, limit in self._limits.items()
-        }
-        nothing = [False] * len(self)
+        scores, limits = self.scores(), self._limits
+        over = {name: ~accepts({name: limits[name]}, scores) for name in limits}
+        unlike = over.get("epistemic", torch.zeros_like(self.labels, dtype=torch.bool)).tolist()
         pairs = self.probs.topk(min(2, self.probs.shape[1])).indices.tolist()
         return [
-            "; ".join(([UNLIKE] if unlike else []) + ([self._between(pair)] if between else []))
-            for unlike, between, pair in zip(
-                over.get("epistemic", nothing), over.get("aleatoric", nothing), pairs, strict=True
-            )
+            "" if accepted else UNLIKE if is_unlike else self._between(pair)
+            for accepted, is_unlike, pair in zip(self.accept.tolist(), unlike, pairs, strict=True)
         ]
 
     @property

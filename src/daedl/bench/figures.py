@@ -14,6 +14,7 @@ from torch import Tensor
 from daedl import metrics
 from daedl.bench import moons
 from daedl.prediction import Prediction
+from daedl.thresholds import ErrorAtMost, RejectAtMost, Thresholds
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#555555"
@@ -223,6 +224,38 @@ def reliability_diagram(
         axes.scatter(confidence, accuracy, s=25 + 160 * share, linewidth=0.5, **shared)
     axes.set(xlabel="mean confidence in the bin", ylabel="accuracy", xlim=(0, 1.04), ylim=(0, 1.06))
     legend(figure)
+    bare(axes)
+    return figure
+
+
+def risk_coverage(prediction: Prediction, targets: Tensor, thresholds: Thresholds) -> Figure:
+    """The error among accepted predictions against the share accepted, and what was chosen; targets (N,)."""
+    figure = Figure(figsize=(5.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    looks = {"epistemic": (GREEN, "-"), "aleatoric": (BLUE, "--")}
+    for name, (colour, line) in looks.items():
+        if name in prediction.scores():
+            score = prediction.scores()[name]
+            coverage, risk = metrics.risk_coverage(score, prediction.labels, targets)
+            axes.plot(coverage, risk, color=colour, linestyle=line, label=f"by {name} uncertainty")
+    match thresholds.target:
+        case RejectAtMost(share=share):
+            label = f"at most {share:.1%} rejected"
+            axes.axvline(1 - share, color=GREY, linestyle=":", label=label)
+        case ErrorAtMost(share=share):
+            axes.axhline(share, color=GREY, linestyle=":", label=f"at most {share:.1%} wrong")
+    axes.plot(
+        [thresholds.coverage],
+        [thresholds.error],
+        marker="*",
+        markersize=13,
+        color=VERMILION,
+        linestyle="none",
+        label=f"chosen: {thresholds.coverage:.1%} accepted, {thresholds.error:.2%} of them wrong",
+    )
+    axes.set(xlabel="share accepted", ylabel="share of the accepted that is wrong", xlim=(0, 1.02))
+    axes.set_ylim(bottom=0)
+    legend(figure, columns=2)
     bare(axes)
     return figure
 

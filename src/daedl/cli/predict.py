@@ -36,7 +36,8 @@ def predict(
 ) -> None:
     """Say for each image which class it shows, and how little the model knows about it.
 
-    Uncertainties are larger where less is known. An image that can't be read is told on stderr, the
+    Uncertainties are larger where less is known. A model that was calibrated also says whether to accept
+    the prediction, and why not. An image that can't be read is told on stderr, the
     others are predicted, and the exit status is 1.
     """
     with told_errors(OSError, ValueError, NotFittedError), using_threads(threads):
@@ -91,6 +92,8 @@ def _records(files: Sequence[Path], prediction: Prediction, names: Sequence[str]
     fields = ("aleatoric", "epistemic", "density_score", "log_density")
     found = {name: getattr(prediction, name) for name in fields}
     columns = {name: values.tolist() for name, values in found.items() if values is not None}
+    if prediction.thresholds is not None:
+        columns |= {"accept": prediction.accept.tolist(), "reason": prediction.reason}
     rows = zip(files, prediction.labels.tolist(), prediction.probs.tolist(), strict=True)
     return [
         {

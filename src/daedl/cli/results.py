@@ -88,6 +88,8 @@ def make_table(head: Sequence[str], lines: Sequence[Sequence[Any]], texts: int =
 def _cell(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if not isinstance(value, float):
         return str(value)
     if not math.isfinite(value):

@@ -71,7 +71,11 @@ class TiedDistances(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Distances (B, C) of centred features (B, H)."""
-        return torch.cdist(features @ self.product, self.whitened_means).square()
+        whitened = features @ self.product
+        # By a product for any number of rows: torch's own choice depends on it.
+        return torch.cdist(
+            whitened, self.whitened_means, compute_mode="use_mm_for_euclid_dist"
+        ).square()
 
 
 class DiagonalDistances(nn.Module):

@@ -20,11 +20,13 @@ from daedl.methods.knn import NearestNeighbours
 from daedl.methods.mahalanobis import Mahalanobis
 from daedl.methods.max_logit import MaxLogit
 from daedl.methods.natpn import NatPN
+from daedl.methods.nuq import NUQ
 from daedl.methods.postnet import PostNet
 from daedl.methods.r_edl import REDL
 from daedl.methods.re_edl import ReEDL
 from daedl.methods.retrofit import Retrofit
 from daedl.methods.rkl_pn import RKLPN
+from daedl.methods.sngp import SNGP
 from daedl.methods.softmax import Softmax
 from daedl.methods.temperature import TemperatureScaling
 from daedl.names import look_up
@@ -44,6 +46,7 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
             NatPN,
             KLPN,
             RKLPN,
+            SNGP,
             Softmax,
             MCDropout,
             TemperatureScaling,
@@ -52,6 +55,7 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
             MaxLogit,
             Mahalanobis,
             NearestNeighbours,
+            NUQ,
             DDU,
             Retrofit,
             Ensemble,
@@ -92,8 +96,10 @@ __all__ = [
     "IEDL",
     "KLPN",
     "METHODS",
+    "NUQ",
     "REDL",
     "RKLPN",
+    "SNGP",
     "AdaTS",
     "EDLPlus",
     "Energy",
