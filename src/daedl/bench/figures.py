@@ -230,7 +230,7 @@ def reliability_diagram(
 
 def risk_coverage(prediction: Prediction, targets: Tensor, thresholds: Thresholds) -> Figure:
     """The error among accepted predictions against the share accepted, and what was chosen; targets (N,)."""
-    figure = Figure(figsize=(5.0, 3.6), layout="constrained")
+    figure = Figure(figsize=(6.0, 3.9), layout="constrained")
     axes = figure.subplots()
     looks = {"epistemic": (GREEN, "-"), "aleatoric": (BLUE, "--")}
     for name, (colour, line) in looks.items():
@@ -251,7 +251,7 @@ def risk_coverage(prediction: Prediction, targets: Tensor, thresholds: Threshold
         markersize=13,
         color=VERMILION,
         linestyle="none",
-        label=f"chosen: {thresholds.coverage:.1%} accepted, {thresholds.error:.2%} of them wrong",
+        label=f"chosen: {thresholds.coverage:.1%} accepted, {thresholds.error:.2%} wrong",
     )
     axes.set(xlabel="share accepted", ylabel="share of the accepted that is wrong", xlim=(0, 1.02))
     axes.set_ylim(bottom=0)
