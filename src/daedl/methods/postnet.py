@@ -13,25 +13,22 @@ from torch import Tensor, nn
 from daedl import losses
 from daedl.density.flow import RadialFlow
 from daedl.dirichlet import Dirichlet
-from daedl.methods.base import Method
-from daedl.networks import Headed, Network
-from daedl.networks.headed import give_latent
+from daedl.methods.latent import OnLatent
+from daedl.networks import Network
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
-from daedl.spectral import bake, normalization, spectral_normalize
 
 
 @dataclass(frozen=True, kw_only=True)
-class Posterior(Method):
+class Posterior(OnLatent):
     """What PostNet and NatPN share: α = 1 + evidence from a latent's density, E[−ln π_y] − λ H(Dir(α)).
 
     Attributes:
-        latent: dimensions of the latent, which the last layer gives in place of the logits.
+        latent: dimensions of the latent.
         depth: radial layers of a flow.
         entropy_weight: λ, of the Dirichlet's differential entropy.
     """
 
-    latent: int = 6
     depth: int = 6
     entropy_weight: float = 1e-5
 
@@ -51,34 +48,8 @@ class Posterior(Method):
             )
 
     @abstractmethod
-    def head(self, num_classes: int) -> nn.Module:
-        """A new head, from Outputs whose logits are the latent (B, latent) to those of the method."""
-
-    @abstractmethod
     def log_alpha(self, logits: Tensor) -> Tensor:
         """ln α (B, C) from what the head gives as logits (B, C)."""
-
-    def prepare(self, network: Network) -> Network:
-        """Let the last layer give the latent and put the head behind; a network that has it stays."""
-        if network.plain is network:
-            present = normalization(network)
-            give_latent(bake(network), self.latent)
-            head = self.head(network.num_classes).to(next(network.parameters()))
-            network = Headed(network, head, self.latent)
-            if present is not None:  # anew, as the last layer is another one
-                spectral_normalize(network, present)
-        elif not self._is_headed(network):
-            raise ValueError(
-                "the network was prepared for another method, or with another latent or depth; "
-                f"expected a plain one, or one with the head of {self}: build the network anew"
-            )
-        return super().prepare(network)
-
-    def _is_headed(self, network: Network) -> bool:
-        """Whether `network` has a head that is like a new one."""
-        with torch.device("meta"):  # names and shapes alone: nothing is allocated or drawn
-            new = self.head(network.num_classes)
-        return isinstance(network, Headed) and _shapes(network.head) == _shapes(new)
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """ψ(α₀) − ψ(α_y) − λ H(Dir(α)), (B,)."""
@@ -97,10 +68,6 @@ class Posterior(Method):
         return Prediction.from_dirichlet(
             self.log_alpha(logits), labels=logits.argmax(-1), log_density=logits.logsumexp(-1)
         )
-
-
-def _shapes(module: nn.Module) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in module.state_dict().items()}
 
 
 class PostNetHead(nn.Module):

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 
 from daedl.checks import NotFittedError
 from daedl.distributed import sum_across
-from daedl.methods.base import Method
+from daedl.methods.latent import OnLatent
 from daedl.methods.post_hoc import require_whole
-from daedl.networks import Headed, Network
-from daedl.networks.headed import give_latent
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
-from daedl.spectral import SpectralNorm, bake, normalization, spectral_normalize
+from daedl.spectral import SpectralNorm
 
 # Training samples turned to float64 at a time; bounds the working memory to 32 MB (chosen).
 _ROWS = 4096
@@ -95,7 +93,7 @@ class Covariance(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SNGP(Method):
+class SNGP(OnLatent):
     """p = softmax(z / √(1 + λ v)), z = φᵀ β, v = φᵀ (r I + Σ_i φ_i φ_iᵀ)⁻¹ φ, trained with −ln softmax(z)_y.
 
     φ are D random features of a latent, which the last layer gives in place of the logits: a Gaussian
@@ -172,28 +170,16 @@ class SNGP(Method):
                 f"{type(self).mean_field}, 0 for softmax(z) itself"
             )
 
-    def prepare(self, network: Network) -> Network:
-        """Let the last layer give the latent and put the head behind; a network that has it stays."""
-        if network.plain is network:
-            present = normalization(network)
-            give_latent(bake(network), self.latent)
-            head = GaussianProcessHead(
-                self.latent, self.width, self.length_scale, self.seed, network.num_classes
-            )
-            network = Headed(network, head.to(next(network.parameters())), self.width)
-            if present is not None:  # anew, as the last layer is another one
-                spectral_normalize(network, present)
-        elif not self._is_headed(network):
-            raise ValueError(
-                "the network was prepared for another method, or with another latent or width; expected "
-                f"a plain one, or one with the head of {self}: build the network anew"
-            )
-        return super().prepare(network)
+    def head(self, num_classes: int) -> GaussianProcessHead:
+        """Random features and the output layer."""
+        return GaussianProcessHead(
+            self.latent, self.width, self.length_scale, self.seed, num_classes
+        )
 
-    def _is_headed(self, network: Network) -> bool:
-        head = network.head if isinstance(network, Headed) else None
-        expected = (self.width, self.latent)
-        return isinstance(head, GaussianProcessHead) and head.frequencies.shape == expected
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return self.width
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """−ln softmax(z)_y, (B,)."""

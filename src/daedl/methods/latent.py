@@ -1,0 +1,58 @@
+"""What methods share that read a latent, which the last layer gives in place of the logits."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from daedl.methods.base import Method
+from daedl.networks import Headed, Network
+from daedl.networks.headed import give_latent
+from daedl.spectral import bake, normalization, spectral_normalize
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnLatent(Method):
+    """A head behind a latent; not a method itself.
+
+    Attributes:
+        latent: dimensions of the latent.
+    """
+
+    latent: int = 6
+
+    @abstractmethod
+    def head(self, num_classes: int) -> nn.Module:
+        """A new head, from Outputs whose logits are the latent (B, latent) to those of the method."""
+
+    @property
+    def num_features(self) -> int:
+        """Columns of the features that the head gives."""
+        return self.latent
+
+    def prepare(self, network: Network) -> Network:
+        """Let the last layer give the latent and put the head behind; a network that has it stays."""
+        if network.plain is network:
+            present = normalization(network)
+            give_latent(bake(network), self.latent)
+            head = self.head(network.num_classes).to(next(network.parameters()))
+            network = Headed(network, head, self.num_features)
+            if present is not None:  # anew, as the last layer is another one
+                spectral_normalize(network, present)
+        elif not self._is_headed(network):
+            raise ValueError(
+                "the network was prepared for another method, or with a head of another size; expected a "
+                f"plain one, or one with the head of {self}: build the network anew"
+            )
+        return super().prepare(network)
+
+    def _is_headed(self, network: Network) -> bool:
+        """Whether `network` has a head that is like a new one."""
+        with torch.device("meta"):  # names and shapes alone: nothing is allocated or drawn
+            new = self.head(network.num_classes)
+        return isinstance(network, Headed) and _shapes(network.head) == _shapes(new)
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in module.state_dict().items()}
