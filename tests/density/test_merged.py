@@ -68,3 +68,13 @@ def test_normalizers_move_and_join():
     assert MinMax(-3, 5).joined(MinMax(-1, 7), 0.5) == MinMax(-3, 7)
     joined = SmoothQuantile(0, 4, level=0.02).joined(SmoothQuantile(4, 12), 0.25)
     assert joined == SmoothQuantile(1, 6, level=0.02)
+
+
+def test_the_mean_score_of_the_training_samples_is_kept(blobs):
+    first, second = halves(blobs)
+    scorer = DensityScorer.fit(*first, 3)
+    assert scorer.reference == pytest.approx(float(scorer(first[0])[1].mean()), abs=1e-5)
+    again = DensityScorer.restore(scorer.state_dict(), scorer.settings())
+    assert again.reference == scorer.reference
+    merged = scorer.merged(*second)
+    assert merged.reference == pytest.approx(float(merged(blobs[0])[1].mean()), abs=0.05)

@@ -23,12 +23,27 @@ _SAMPLE = 2048
 
 
 class DensityScorer(nn.Module):
-    """s = normalizer(log p(f)): the log density of features and its score in [0, 1]."""
+    """s = normalizer(log p(f)): the log density of features and its score in [0, 1].
 
-    def __init__(self, density: GaussianDensity, normalizer: Normalizer) -> None:
+    Attributes:
+        reference: the mean score of the training samples, to which that of new ones can be compared;
+            None where nobody kept it.
+    """
+
+    def __init__(
+        self, density: GaussianDensity, normalizer: Normalizer, reference: float | None = None
+    ) -> None:
         super().__init__()
         self.density = density
         self.normalizer = normalizer
+        self.reference = reference
+
+    @classmethod
+    def of(
+        cls, density: GaussianDensity, normalizer: Normalizer, log_density: Tensor
+    ) -> "DensityScorer":
+        """With the reference of training samples with these log densities (N,)."""
+        return cls(density, normalizer, float(normalizer(log_density).mean()))
 
     @classmethod
     def fit(
@@ -52,7 +67,7 @@ class DensityScorer(nn.Module):
         density = GaussianDensity.fit(statistics.across_processes(), shrinkage)
         density = _fastest_faithful(density, features)
         log_density = _training_log_density(density, features, targets, leave_one_out)
-        return cls(density, kind.fit(log_density))
+        return cls.of(density, kind.fit(log_density), log_density)
 
     def merged(
         self,
@@ -75,7 +90,11 @@ class DensityScorer(nn.Module):
         log_density = _training_log_density(density, features, targets, leave_one_out)
         share = float(added.counts.sum() / density.counts.sum())
         new = type(self.normalizer).fit(log_density)
-        return DensityScorer(density, self.normalizer.moved(shift).joined(new, share))
+        joined = self.normalizer.moved(shift).joined(new, share)
+        found = DensityScorer.of(density, joined, log_density)
+        if self.reference is not None and found.reference is not None:
+            found.reference = (1 - share) * self.reference + share * found.reference
+        return found
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Log density (B,), float64, and score (B,) in the type of `features` (B, H), beside them."""
@@ -88,7 +107,11 @@ class DensityScorer(nn.Module):
     def settings(self) -> dict[str, Any]:
         """What, beside the tensors of `state_dict()`, rebuilds this scorer; JSON-able."""
         normalizer = {"name": self.normalizer.name, **asdict(self.normalizer)}
-        return {**self.density.settings(), "normalizer": normalizer}
+        return {
+            **self.density.settings(),
+            "normalizer": normalizer,
+            "reference": self.reference,
+        }
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "DensityScorer":
@@ -96,7 +119,7 @@ class DensityScorer(nn.Module):
         of = {name.removeprefix("density."): tensor for name, tensor in tensors.items()}
         arguments = dict(settings["normalizer"])
         normalizer = normalizers.build(arguments.pop("name"))(**arguments)
-        return cls(GaussianDensity.restore(of, settings), normalizer)
+        return cls(GaussianDensity.restore(of, settings), normalizer, settings.get("reference"))
 
 
 def _training_log_density(
