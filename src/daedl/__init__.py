@@ -12,6 +12,7 @@ from daedl.checks import NotFittedError
 from daedl.classifier import Classifier, ensemble
 from daedl.density import DensityEffect, DensityWarning
 from daedl.dirichlet import Dirichlet
+from daedl.estimator import DAEDLClassifier
 from daedl.outputs import Outputs, collect
 from daedl.prediction import Prediction
 from daedl.retrofit import wrap
@@ -23,6 +24,7 @@ __version__ = version("daedl")
 
 __all__ = [
     "Classifier",
+    "DAEDLClassifier",
     "DensityEffect",
     "DensityWarning",
     "Dirichlet",

@@ -1,0 +1,82 @@
+"""The guide from zero to served: every command and every piece of code on the page, in its order."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+GUIDE = Path(__file__).parents[1] / "docs" / "say_i_dont_know.md"
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def environment():
+    """The commands of the environment that runs the tests, on one thread."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def run(command, folder):
+    how = {"cwd": folder, "env": environment(), "capture_output": True, "text": True}
+    done = subprocess.run(command, **how, timeout=250, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def wait_for(port, server):
+    for _ in range(600):
+        assert server.poll() is None, server.communicate()
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise TimeoutError(f"nothing listens at port {port}")
+
+
+@pytest.mark.timeout(600)
+def test_every_command_of_the_guide(tmp_path):
+    said, servers = {}, []
+    try:
+        for language, text in BLOCK.findall(GUIDE.read_text("utf-8")):
+            if language == "python":
+                said[text] = run([sys.executable, "-c", text], tmp_path)
+                continue
+            for line in text.strip().splitlines():
+                words = line.split()
+                if words[:2] == ["daedl", "serve"]:
+                    servers.append(
+                        subprocess.Popen(words, cwd=tmp_path, env=environment(), text=True)
+                    )
+                    wait_for(int(words[-1]), servers[-1])
+                elif words[0] != "curl" or shutil.which("curl"):
+                    said[line] = run(["bash", "-c", line], tmp_path)
+    finally:
+        for server in servers:
+            server.terminate()
+            server.wait(30)
+
+    def saying(part):
+        return next(text for line, text in said.items() if part in line)
+
+    assert "unlike the training data" in saying("daedl predict digits.daedl digits/other")
+    assert saying("p.accept[0].item()").split()[1] in ("True", "False")
+    assert "second batch" in saying("model.revisions")
+    for name in ("digits.daedl.risk.png", "threes.csv", "digits.onnx", "digits-2.daedl"):
+        assert (tmp_path / name).stat().st_size > 0
+    if shutil.which("curl"):
+        assert '"accept"' in saying("8765/predict")
+        assert "density" in saying("8765/metrics")
+    assert len(said) >= 9
+
+
+def test_every_guide_is_linked_from_the_readme():
+    readme = (GUIDE.parents[1] / "README.md").read_text("utf-8")
+    for path in GUIDE.parent.glob("*.md"):
+        assert f"docs/{path.name}" in readme, path.name
