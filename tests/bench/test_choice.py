@@ -76,19 +76,25 @@ def test_costs_and_gains_by_kind_with_the_best_marked():
 
 def test_leaders_of_each_kind():
     (found,) = choice.choices(made())
+    assert [" ".join(each).strip() for each in found.leaders.columns] == [
+        "nothing is trained again",
+        "its own training, one pass",
+        "several passes",
+        "any",
+    ]
     lines = dict(found.leaders.sections[0].lines)
-    assert lines[choice.POST_HOC][2] == "Energy"
-    assert lines[choice.OWN][1:3] == ("I-EDL", "DAEDL")
-    assert lines["Any"][1] == "Dropout"
+    assert lines["near: KMNIST, AUPR ↑"] == ("Energy", "DAEDL", "Dropout", "DAEDL")
+    assert lines["ECE ↓"] == ("Energy, Softmax", "I-EDL", "Dropout", "Dropout")
     # All have the same accuracy.
-    assert set(lines["Any"][0].split(", ")) == {"Softmax", "Energy", "DAEDL", "I-EDL", "Dropout"}
-    assert len(found.leaders.columns) == len(lines["Any"])
+    everybody = {"Softmax", "Energy", "DAEDL", "I-EDL", "Dropout"}
+    assert set(lines["accuracy ↑"][3].split(", ")) == everybody
+    assert lines["shift: MNIST-C, AUPR ↑"] == ("–", "–", "–", "–")
 
 
 def test_what_differs_by_less_than_the_deviations_leads_together():
     (found,) = choice.choices(made(FIGURES | {"energy": (0.9988, 0.1, 1.0)}, spread=0.001))
     lines = dict(found.leaders.sections[0].lines)
-    assert lines["Any"][2] == "DAEDL, Energy"
+    assert lines["near: KMNIST, AUPR ↑"][3] == "DAEDL, Energy"
 
 
 def test_the_picture_has_a_line_a_method_the_best_on_top():

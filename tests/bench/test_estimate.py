@@ -31,6 +31,9 @@ def test_methods_that_share_a_training_count_once():
     ablation = SHIPPED.experiment("ablation-mnist")
     assert len(ablation.methods) == 5
     assert estimate.trainings(SHIPPED, ablation, ablation.protocol()) == 3
+    # An ensemble of five shares the first of its networks with softmax, which has seed 0 too.
+    several = replace(ablation, methods=("softmax", "energy", "ensemble"))
+    assert estimate.trainings(SHIPPED, several, several.protocol()) == 5
 
 
 @pytest.mark.parametrize(

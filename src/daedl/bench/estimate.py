@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from daedl.bench.runner import fast
-from daedl.bench.spec import Catalogue, Experiment, Protocol, training_key
+from daedl.bench.spec import Catalogue, Experiment, Protocol, training_keys
 from daedl.classifier import Classifier
 from daedl.methods import Method
 
@@ -24,9 +24,9 @@ def an_epoch(protocol: Protocol, method: Method) -> float:
 
 def trainings(catalogue: Catalogue, experiment: Experiment, protocol: Protocol) -> int:
     """How many networks one seed of all methods trains: those that share a training count once."""
-    return len(
-        {training_key(protocol, catalogue.method(m, protocol), 0) for m in experiment.methods}
-    )
+    methods = (catalogue.method(label, protocol) for label in experiment.methods)
+    keys = (training_keys(protocol, method, 0) for method in methods)
+    return len(set[str]().union(*keys))
 
 
 def _step(protocol: Protocol, method: Method, size: int) -> float:

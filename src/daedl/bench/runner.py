@@ -12,7 +12,14 @@ from torch import Tensor
 from daedl.bench import figures, moons, rows, tasks
 from daedl.bench.data import Batches, ImageSet, augmentation, corrupted_sets
 from daedl.bench.rows import Measured, Row
-from daedl.bench.spec import Catalogue, Experiment, Protocol, cell_key, training_key
+from daedl.bench.spec import (
+    Catalogue,
+    Experiment,
+    Protocol,
+    cell_key,
+    member_seeds,
+    training_key,
+)
 from daedl.bench.store import Store
 from daedl.bench.trained import SILENT, Progress
 from daedl.classifier import Classifier, ensemble
@@ -64,14 +71,11 @@ class Cell:
 
     @cached_property
     def _members(self) -> "list[Cell]":
-        """Of an ensemble, one cell each, with seeds that no other ensemble of its size has."""
+        """Of an ensemble, one cell each."""
         if not isinstance(self.method, Ensemble):
             return []
-        member, first = self.method.member, self.method.size * self.seed
-        return [
-            replace(self, method=member, seed=seed)
-            for seed in range(first, first + self.method.size)
-        ]
+        seeds = member_seeds(self.method, self.seed)
+        return [replace(self, method=self.method.member, seed=seed) for seed in seeds]
 
     @cached_property
     def _parts(self) -> tuple[ImageSet, ImageSet]:

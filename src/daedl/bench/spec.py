@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from daedl import methods
-from daedl.methods import Method
+from daedl.methods import Ensemble, Method
 from daedl.names import look_up
 from daedl.networks import Network
 from daedl.networks import build as build_network
@@ -177,6 +177,19 @@ def training_key(protocol: Protocol, method: Method, seed: int) -> str:
             "seed": seed,
         }
     )
+
+
+def member_seeds(method: Ensemble, seed: int) -> range:
+    """The seeds of an ensemble's members, which no other ensemble of its size has."""
+    return range(method.size * seed, method.size * (seed + 1))
+
+
+def training_keys(protocol: Protocol, method: Method, seed: int) -> set[str]:
+    """The trained networks that a method needs: one, or those of an ensemble's members."""
+    if isinstance(method, Ensemble):
+        seeds = member_seeds(method, seed)
+        return {training_key(protocol, method.member, each) for each in seeds}
+    return {training_key(protocol, method, seed)}
 
 
 def cell_key(protocol: Protocol, method: Method, seed: int) -> str:

@@ -13,6 +13,11 @@ from daedl.methods import METHODS, Method
 POST_HOC = "Reads an ordinary softmax network: nothing is trained again"
 OWN = "Trained in its own way, one pass at prediction"
 SEVERAL = "Several passes at prediction"
+SHORT = {
+    POST_HOC: ("nothing is", "trained again"),
+    OWN: ("its own training,", "one pass"),
+    SEVERAL: ("several", "passes"),
+}
 BEST = "★"
 # Fewer methods than this leave nothing to choose between (chosen).
 FEWEST = 4
@@ -48,7 +53,7 @@ class Choice:
         protocol: its name.
         title: the same for people to read, with the data.
         costs: every method by kind: what it costs and gives, the best marked.
-        leaders: the best of each kind by each criterion.
+        leaders: the best by each criterion, of each kind and of all.
         detection: AUPR by method and unknown set, the best method first, for a picture.
     """
 
@@ -101,15 +106,15 @@ def _choice(
         _best({label: found[label][place] for label in found}, criterion)
         for place, criterion in enumerate(asked)
     ]
-    sections, leaders = [], []
-    for each in (POST_HOC, OWN, SEVERAL):
+    sections, kinds = [], {}
+    for each, short in SHORT.items():
         labels = [label for label in order if methods[label] == each]
         if labels:
+            kinds[short] = {label: found[label] for label in labels}
             sections.append(
                 Section(each, tuple(_line(label, found[label], asked, best) for label in labels))
             )
-            leaders.append(_leading(each, {label: found[label] for label in labels}, asked))
-    leaders.append(_leading("Any", found, asked))
+    kinds["", "any"] = {label: found[label] for label in order}
     headings = tuple(each.heading for each in asked)
     title = f"{titles.data(known)}, {titles.short(protocol, known)} protocol"
     names = [titles.data(name) for name in ASKED[known]]
@@ -117,7 +122,7 @@ def _choice(
         protocol,
         title,
         Sheet("Costs and gains", headings, tuple(sections)),
-        Sheet("Who leads", headings[2:], (Section("", tuple(leaders)),)),
+        Sheet("Who leads", tuple(kinds), (Section("", _leading(list(kinds.values()), asked)),)),
         {
             label: {
                 name: summary
@@ -200,13 +205,18 @@ def _line(
 
 
 def _leading(
-    name: str, found: Mapping[str, Sequence[Summary | None]], asked: Sequence[Criterion]
-) -> tuple[str, tuple[str, ...]]:
-    """The names of the best by each criterion that isn't a cost."""
-    cells = []
+    kinds: Sequence[Mapping[str, Sequence[Summary | None]]], asked: Sequence[Criterion]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """For each criterion that isn't a cost, the names of the best of each kind."""
+    lines = []
     for place, criterion in enumerate(asked):
         if criterion.task == "cost":
             continue
-        best = _best({label: each[place] for label, each in found.items()}, criterion)
-        cells.append(", ".join(titles.method(label) for label in found if label in best) or DASH)
-    return name, tuple(cells)
+        cells = []
+        for found in kinds:
+            best = _best({label: each[place] for label, each in found.items()}, criterion)
+            cells.append(
+                ", ".join(titles.method(label) for label in found if label in best) or DASH
+            )
+        lines.append((", ".join(filter(None, criterion.heading)), tuple(cells)))
+    return tuple(lines)
