@@ -110,7 +110,7 @@ class GaussianDensity(nn.Module):
 
     def class_log_densities(self, features: Tensor) -> Tensor:
         """ln ω_c + ln N(f; μ_c, Σ_c), (B, C), float64, of features (B, H)."""
-        return self.constant - 0.5 * self.squared_distances(features)
+        return torch.add(self.constant, self.squared_distances(features), alpha=-0.5)
 
     def squared_distances(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distances (B, C), float64, of features (B, H) to the class means."""
@@ -123,7 +123,7 @@ class GaussianDensity(nn.Module):
         rows = max(1, _ELEMENTS // (num_classes * width))
         blocks = torch.split(features.to(self.center.device), rows)
         # The constant's type is float64 whatever the products are computed in.
-        return torch.cat([self._distances(block) for block in blocks]).to(self.constant)
+        return torch.cat([self._distances(block).to(self.constant) for block in blocks])
 
     def mean_log_density(self, statistics: ClassStatistics) -> float:
         """The mean of ln ω_c + ln N(f; μ_c, Σ_c) over samples of class c, all c, of these statistics.
