@@ -7,7 +7,7 @@ import typer
 
 from daedl import __version__
 from daedl.bench import demo as bench_demo
-from daedl.cli import bench, calibrate, data, evaluate, predict, train
+from daedl.cli import bench, calibrate, data, evaluate, export, predict, serve, train
 from daedl.cli.common import told_errors, using_threads
 
 app = typer.Typer(
@@ -40,6 +40,8 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("calibrate")(calibrate.calibrate)
 app.command("predict")(predict.predict)
+app.command("export")(export.export)
+app.command("serve")(serve.serve)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 

@@ -66,13 +66,13 @@ class TiedDistances(nn.Module):
         whitener, log_volume = _whitener(covariance)
         whitened_means = means @ whitener.T
         self.register_buffer("product", whitener.T.to(dtype), persistent=False)
-        self.register_buffer("whitened_means", whitened_means.to(dtype), persistent=False)
+        self.register_buffer("whitened_means", whitened_means, persistent=False)
         self.register_buffer("log_volume", log_volume.expand(len(means)).clone(), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
         """Distances (B, C) of centred features (B, H)."""
-        whitened = features @ self.product
-        # By a product for any number of rows: torch's own choice depends on it.
+        whitened = (features @ self.product).double()
+        # Multiplied out whatever the number of rows; in float64, as the squares nearly cancel.
         return torch.cdist(
             whitened, self.whitened_means, compute_mode="use_mm_for_euclid_dist"
         ).square()

@@ -1,0 +1,63 @@
+"""`daedl export`: a model as one graph, for other runtimes."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated
+
+import typer
+
+from daedl.checks import NotFittedError
+from daedl.classifier import Classifier
+from daedl.cli.common import Threads, told_errors, using_threads
+from daedl.cli.images import ModelFile
+from daedl.export import TOLERANCE, Written, to_onnx, to_pt2
+from daedl.storage import require_writable
+
+WRITERS: Mapping[str, Callable[..., Written]] = MappingProxyType({".onnx": to_onnx, ".pt2": to_pt2})
+
+
+def export(
+    model: ModelFile,
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="File to write: .onnx, or .pt2 for torch.export.load."),
+    ],
+    tolerance: Annotated[
+        float,
+        typer.Option(help="Largest difference to PyTorch; absolute up to 1, relative beyond."),
+    ] = TOLERANCE,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the file if there is one.")
+    ] = False,
+    threads: Threads = None,
+) -> None:
+    """Write a model as one graph: from images with values from 0 to 1 to probabilities and uncertainties.
+
+    Before it is written the graph is run on random images: if it differs from PyTorch, nothing is.
+    """
+    kinds = (OSError, ValueError, ImportError, NotFittedError)
+    with told_errors(*kinds), using_threads(threads):
+        write = _writer(out)
+        _require_place(out, force)
+        written = write(Classifier.load(model), out, tolerance=tolerance)
+    typer.echo(str(written))
+
+
+def _writer(out: Path) -> Callable[..., Written]:
+    try:
+        return WRITERS[out.suffix.lower()]
+    except KeyError:
+        raise ValueError(
+            f"{out} ends in {out.suffix or 'no suffix'!r}; expected a file that ends in "
+            f"{' or '.join(WRITERS)}: rename it, as the suffix decides the format"
+        ) from None
+
+
+def _require_place(out: Path, force: bool) -> None:
+    """Raise if the file can't or shouldn't be written: found out before time is spent."""
+    if out.exists() and not force:
+        raise FileExistsError(
+            f"{out} exists already; expected a new file: choose another, or pass --force to replace it"
+        )
+    require_writable(out.parent)
