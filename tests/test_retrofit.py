@@ -66,6 +66,20 @@ def test_settings_and_names_are_checked(trained, blobs):
     )
 
 
+@pytest.mark.parametrize("method", ["daedl", "f-edl", "postnet", "sngp"])
+def test_methods_that_would_change_the_module_are_refused(trained, blobs, method):
+    logits = trained(blobs[0])
+    with pytest.raises(ValueError, match=r"needs a training of its own.*take 'retrofit'"):
+        daedl.wrap(trained, "body", method)
+    assert torch.equal(trained(blobs[0]), logits)
+
+
+def test_batches_that_come_once_are_all_used(trained, blobs):
+    batches = zip(blobs[0].split(100), blobs[1].split(100), strict=True)
+    model = daedl.wrap(trained, "body").fit_density(batches)
+    assert model.revisions[0].samples == 610
+
+
 def test_it_is_daedl_on_the_training_of_softmax():
     assert Retrofit(covariance="tied").trained_as() == Softmax()
     out = Outputs(torch.randn(90, 4), torch.randn(90, 3))
@@ -122,8 +136,12 @@ class TestRefit:
         )
 
     def test_what_has_nothing_to_merge_into_says_so(self, trained, blobs):
-        with pytest.raises(NotFittedError, match=r"nothing fitted to merge.*call fit_density first"):
+        with pytest.raises(
+            NotFittedError, match=r"nothing fitted to merge.*call fit_density first"
+        ):
             daedl.wrap(trained, "body", "energy").fit_density([blobs]).refit_density([blobs])
         knn = daedl.wrap(trained, "body", "knn").fit_density([blobs])
-        with pytest.raises(NotImplementedError, match=r"knn keeps no statistics.*call fit_density with all"):
+        with pytest.raises(
+            NotImplementedError, match=r"knn keeps no statistics.*call fit_density with all"
+        ):
             knn.refit_density([blobs])

@@ -117,6 +117,16 @@ def test_scores_that_tie_at_the_end_are_handed_over():
         assert found.coverage > 0.9
 
 
+def test_rejections_that_would_let_in_all_without_evidence_are_refused():
+    """Where more known images than may be rejected have no evidence, the limit would be no limit."""
+    epistemic = torch.cat([torch.linspace(-9, -4, 900), torch.full((100,), -2.3)])
+    wrong = torch.zeros(1000, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"10.00% of the calibration images share.*leave_one_out"):
+        choose({"epistemic": epistemic}, wrong, RejectAtMost(0.05), "epistemic")
+    found = choose({"epistemic": epistemic}, wrong, RejectAtMost(0.2), "epistemic")
+    assert found.limits["epistemic"] < -4
+
+
 def test_what_cannot_be_promised_is_refused():
     scores, wrong = {"epistemic": torch.rand(18)}, torch.zeros(18, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"18 calibration images can't tell.*expected at least 19"):
@@ -188,6 +198,23 @@ class TestClassifier:
             assert twin.predict(blobs[0]).reason == expected.reason
         parts = Prediction.cat([model.predict(blobs[0][:300]), model.predict(blobs[0][300:])])
         assert torch.equal(parts.accept, expected.accept)
+
+    def test_what_is_between_all_classes_is_unlike_the_training_data(self, model, blobs):
+        twin = copy.deepcopy(model)
+        twin.calibrate([blobs], RejectAtMost(0.1), "aleatoric")
+        far = twin.predict(1e4 * torch.ones(1, 4))
+        assert far.reason == ["unlike the training data"]
+
+    def test_other_weights_take_them_away(self, model, blobs, tmp_path):
+        plain = daedl.Classifier(MLP(4, 3), "softmax")
+        plain.calibrate([blobs])
+        plain.load_state_dict(plain.state_dict())
+        assert plain.thresholds is None
+        how = {"max_epochs": 1, "checkpoint": tmp_path / "run.ckpt", "resume": True}
+        fit(plain, blobs, **how)
+        plain.calibrate([blobs])
+        fit(plain, blobs, **how)  # nothing is left to train, but the weights are the checkpoint's
+        assert plain.thresholds is None
 
     def test_refitting_and_training_take_them_away(self, model, blobs):
         twin = copy.deepcopy(model)

@@ -342,8 +342,12 @@ def test_two_processes_give_the_density_of_one(blobs, normalised):
     """Weights are trained in two processes, then the density is refitted in one on the same network."""
     features, targets = blobs
     classifier = batch_norm_model() if normalised else model()
+    classifier.fit_density([blobs]).calibrate([blobs], daedl.RejectAtMost(0.5))
     history = fit(classifier, blobs, (features[:99], targets[:99]), max_epochs=2, devices=2)
     assert len(history.epochs) == 2
+    # What was calibrated to other weights is gone, and all samples are counted.
+    assert classifier.thresholds is None
+    assert [each.samples for each in classifier.revisions] == [610]
     distributed = classifier.fitted
     classifier.fit_density([(features, targets)])
     single = classifier.fitted

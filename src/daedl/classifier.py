@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from daedl import methods, networks, storage
 from daedl.checks import NotFittedError, require_finite, require_images
 from daedl.density import DensityEffect, DensityScorer, density_effect
+from daedl.distributed import sum_across
 from daedl.methods import Method
 from daedl.networks import Network
 from daedl.outputs import Batch, Outputs, collect, evaluating
@@ -166,6 +167,10 @@ class Classifier(nn.Module):
             self.fit_outputs(*self.collect(batches, f"{self.method.fitted_to} data"))
         return self
 
+    def forget(self) -> None:
+        """Drop what was fitted or calibrated: of no use for other weights."""
+        self.fitted, self.thresholds, self.revisions = None, None, ()
+
     def refit_density(self, batches: Iterable[Batch], note: str = "") -> "Classifier":
         """Merge more training `batches` into what was fitted, and leave the network as it is.
 
@@ -191,7 +196,8 @@ class Classifier(nn.Module):
         fitted = self.method.fit(outputs, targets)
         self.thresholds = None  # scores mean something else from here on
         self.fitted = None if fitted is None else fitted.to(device)
-        self.revisions = () if fitted is None else (Revision(len(targets)),)
+        samples = int(sum_across(torch.tensor(len(targets))))
+        self.revisions = () if fitted is None else (Revision(samples),)
 
     def density_effect(self, batches: Iterable[Batch]) -> DensityEffect:
         """How much the density did on held-out in-distribution `batches`."""
@@ -263,6 +269,10 @@ class Classifier(nn.Module):
             method = methods.build(
                 description["method"]["name"], **description["method"]["arguments"]
             )
+        if isinstance(method, methods.Ensemble) and not isinstance(network, networks.Members):
+            # Copies: their weights come from the file, so that none need be drawn.
+            copies = [copy.deepcopy(network) for _ in range(method.size - 1)]
+            network = networks.Members([network, *copies])
         # A file without names is as good as one of a model that has none.
         names, spectral = description.get("class_names"), description["spectral"]
         classifier = _assemble(cls, network, spectral, method, names)
@@ -285,6 +295,7 @@ class Classifier(nn.Module):
                 "Classifier.save and Classifier.load, which carry all of it, or "
                 "model.network.load_state_dict(...) for the weights alone"
             )
+        self.forget()
         return super().load_state_dict(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Classifier":

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 def sum_across(tensor: Tensor) -> Tensor:
     """The elementwise sum of every process's `tensor`, which have one shape."""
-    if not _several():
+    if not several():
         return tensor
     total = tensor.to(_meeting_place(), copy=True)
     dist.all_reduce(total)
@@ -19,7 +19,7 @@ def sum_across(tensor: Tensor) -> Tensor:
 
 def gather_across(values: Tensor) -> Tensor:
     """Every process's `values` (N_r,) one after the other, (sum of N_r,), in every process."""
-    if not _several():
+    if not several():
         return values
     place = _meeting_place()
     size = torch.tensor([len(values)], device=place)
@@ -36,7 +36,7 @@ def gather_across(values: Tensor) -> Tensor:
 
 def share_buffers(network: nn.Module) -> None:
     """Give every process the first one's buffers, such as the running statistics of BatchNorm."""
-    if not _several():
+    if not several():
         return
     for buffer in network.buffers():
         shared = buffer.to(_meeting_place(), copy=True)
@@ -44,7 +44,8 @@ def share_buffers(network: nn.Module) -> None:
         buffer.copy_(shared)
 
 
-def _several() -> bool:
+def several() -> bool:
+    """Whether there is more than one process."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 

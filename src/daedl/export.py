@@ -414,7 +414,7 @@ def _logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
 
 # Logarithms of sums of exponentials that can't overflow. Torch translates the first into operators that do,
 # the second into one that ONNX defines by the plain formula, and that onnxruntime takes so after a −∞.
-STABLE = {
+STABLE: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.logaddexp.default: _logaddexp,
     torch.ops.aten.logsumexp.default: _logsumexp,
 }

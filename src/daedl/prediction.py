@@ -149,10 +149,14 @@ class Prediction:
         scores, limits = self.scores(), self._limits
         over = {name: ~accepts({name: limits[name]}, scores) for name in limits}
         unlike = over.get("epistemic", torch.zeros_like(self.labels, dtype=torch.bool)).tolist()
-        pairs = self.probs.topk(min(2, self.probs.shape[1])).indices.tolist()
+        values, pairs = self.probs.topk(min(2, self.probs.shape[1]))
+        # Without any evidence all classes tie, and no two of them are what it is between.
+        nowhere = (values[:, 0] == values[:, -1]).tolist()
         return [
-            "" if accepted else UNLIKE if is_unlike else self._between(pair)
-            for accepted, is_unlike, pair in zip(self.accept.tolist(), unlike, pairs, strict=True)
+            "" if accepted else UNLIKE if is_unlike or tied else self._between(pair)
+            for accepted, is_unlike, tied, pair in zip(
+                self.accept.tolist(), unlike, nowhere, pairs.tolist(), strict=True
+            )
         ]
 
     @property

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import nn
 
 from daedl.checks import require_batch
 from daedl.classifier import Classifier
-from daedl.methods import Method
+from daedl.methods import Method, Softmax, build
 from daedl.networks import Wrapped
 from daedl.outputs import Batch
 
@@ -19,9 +20,8 @@ class Wrap:
 
     module: nn.Module
     features: str
-    method: str | Method
+    method: Method
     class_names: Sequence[str] | None
-    arguments: dict[str, Any]
 
     def fit_density(self, batches: Iterable[Batch]) -> Classifier:
         """A classifier with the module's own weights, fitted to `batches` of (images, targets).
@@ -29,10 +29,11 @@ class Wrap:
         These are the module's training data, preprocessed as they were for its training but not
         augmented, or data like them; for a method that is fitted to validation data, held-out ones.
         """
-        images, _ = require_batch(next(iter(batches), None), " of the first batch")
-        network = Wrapped(self.module, self.features, tuple(images.shape[1:]))
-        classifier = Classifier(network, self.method, self.class_names, **self.arguments)
-        return classifier.fit_density(batches).eval()
+        rest = iter(batches)
+        first = require_batch(next(rest, None), " of the first batch")
+        network = Wrapped(self.module, self.features, tuple(first[0].shape[1:]))
+        classifier = Classifier(network, self.method, self.class_names)
+        return classifier.fit_density(chain([first], rest)).eval()
 
 
 def wrap(
@@ -51,4 +52,10 @@ def wrap(
         class_names: one for each class.
         method_arguments: settings, if `method` is a name.
     """
-    return Wrap(module, features, method, class_names, method_arguments)
+    built = build(method, **method_arguments) if isinstance(method, str) else method
+    if built.trained_as() != Softmax():
+        raise ValueError(
+            f"method {built.name!r} needs a training of its own, which would change the module; expected "
+            "one that reads a trained classifier: take 'retrofit', 'ddu', 'knn' or 'energy'"
+        )
+    return Wrap(module, features, built, class_names)

@@ -104,7 +104,7 @@ class Thresholds:
             case RejectAtMost(share=share):
                 return f"{text}; of new ones like them at most {share:.2%} are rejected, on average"
             case ErrorAtMost(share=share, delta=delta):
-                return f"{text}; of new ones at most {share:.2%}, with a probability of {1 - delta:.0%}"
+                return f"{text}; of new ones at most {share:.2%}, with a probability of {1 - delta:.4g}"
 
 
 def accepts(limits: Mapping[str, float], scores: Mapping[str, Tensor]) -> Tensor:
@@ -133,6 +133,8 @@ def choose(
     if isinstance(target, RejectAtMost):
         rank = _conformal_rank(len(wrong), target.share, len(used))
         limits = {name: float(values.sort().values[rank - 1]) for name, values in used.items()}
+        for name, limit in limits.items():
+            _require_no_tie(name, used[name], limit, target.share)
         return _thresholds(limits, used, wrong, target)
     tried = _one(used, wrong) if len(used) == 1 else _pairs(used, wrong, seed)
     return _thresholds(_certified(tried, target), used, wrong, target)
@@ -163,6 +165,17 @@ def _conformal_rank(samples: int, share: float, scores: int) -> int:
             f"{math.ceil(1 / each - 1e-9) - 1}: give more, or allow more rejections"
         )
     return rank
+
+
+def _require_no_tie(name: str, values: Tensor, limit: float, share: float) -> None:
+    """Raise if known images tie at the largest score there is: with them every unknown one would pass."""
+    tied = float((values == values.max()).double().mean())
+    if limit >= float(values.max()) and tied * len(values) > 1:
+        raise ValueError(
+            f"{tied:.2%} of the calibration images share the largest {name} score, {limit:.4g}, so that "
+            f"rejecting at most {share:.2%} would accept whatever has no evidence at all; expected fewer: "
+            "train with leave_one_out=True, look at the other score, or allow more rejections"
+        )
 
 
 class Tried(NamedTuple):
@@ -222,7 +235,7 @@ def _certified(tried: Sequence[Tried], target: ErrorAtMost) -> dict[str, float]:
     lowest = min(bounds, default=1.0)
     raise ValueError(
         f"no threshold keeps errors at or below {target.share:.2%} with a probability of "
-        f"{1 - target.delta:.0%}; the lowest bound is {lowest:.2%}: give more calibration images, or "
+        f"{1 - target.delta:.4g}; the lowest bound is {lowest:.2%}: give more calibration images, or "
         "allow more errors"
     )
 

@@ -16,9 +16,8 @@ def test_mean_log_density_is_that_of_the_samples(blobs, structure):
     (features, targets), (other, other_targets) = halves(blobs)
     density = GaussianDensity.fit(ClassStatistics.of(other, other_targets, 3, structure))
     statistics = ClassStatistics.of(features, targets, 3, structure)
-    own = density.class_log_densities(features).gather(1, targets[:, None]).mean()
-    # Unbiased covariances divide by N − 1, the mean of the samples by N.
-    assert density.mean_log_density(statistics) == pytest.approx(float(own), rel=0.02)
+    own = density.class_log_densities(features).gather(1, targets[:, None])
+    assert density.mean_log_density(statistics) == pytest.approx(float(own.mean()), rel=1e-5)
 
 
 @pytest.mark.parametrize("structure", ["full", "tied", "diagonal"])
@@ -65,16 +64,42 @@ def test_left_out_range(blobs):
 
 def test_normalizers_move_and_join():
     assert MinMax(-3, 5).moved(1) == MinMax(-2, 6)
-    assert MinMax(-3, 5).joined(MinMax(-1, 7), 0.5) == MinMax(-3, 7)
-    joined = SmoothQuantile(0, 4, level=0.02).joined(SmoothQuantile(4, 12), 0.25)
-    assert joined == SmoothQuantile(1, 6, level=0.02)
+    assert MinMax(-3, 5).joined(torch.tensor([-1.0, 7, 2]), 0.5) == MinMax(-3, 7)
+    values = torch.linspace(4, 12, 101)
+    joined = SmoothQuantile(0, 4, level=0.0).joined(values, 0.25)
+    assert joined == SmoothQuantile(1, 6, level=0.0)
+    for normalizer in (MinMax(-3, 5), SmoothQuantile(-3, 5, level=0.1)):
+        for score in (0.2, 0.5, 0.8):
+            log_density = torch.tensor(normalizer.log_density_of(score))
+            assert float(normalizer(log_density)) == pytest.approx(score)
+
+
+@pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
+def test_a_single_sample_can_be_merged(blobs, normalizer):
+    scorer = DensityScorer.fit(*blobs, 3, normalizer=normalizer)
+    merged = scorer.merged(blobs[0][:1], blobs[1][:1])
+    assert merged.density.counts.sum() == 611
 
 
 def test_the_mean_score_of_the_training_samples_is_kept(blobs):
     first, second = halves(blobs)
     scorer = DensityScorer.fit(*first, 3)
-    assert scorer.reference == pytest.approx(float(scorer(first[0])[1].mean()), abs=1e-5)
     again = DensityScorer.restore(scorer.state_dict(), scorer.settings())
     assert again.reference == scorer.reference
-    merged = scorer.merged(*second)
-    assert merged.reference == pytest.approx(float(merged(blobs[0])[1].mean()), abs=0.05)
+    moved = second[0] + torch.tensor([3.0, 0, 0, 0])
+    merged = scorer.merged(moved, second[1])
+    every = torch.cat([first[0], moved])
+    assert merged.reference == pytest.approx(float(merged(every)[1].mean()), abs=0.04)
+    scorer.reference = None
+    assert scorer.merged(*second).reference is None
+
+
+@pytest.mark.parametrize("leave_one_out", [False, True])
+def test_new_samples_like_the_training_samples_have_the_mean_score_that_is_kept(leave_one_out):
+    """Many features, few samples: those that shaped the Gaussians score far higher."""
+    features = torch.randn(20_240, 20, generator=torch.Generator().manual_seed(0))
+    targets = torch.arange(20_240) % 3
+    scorer = DensityScorer.fit(features[:240], targets[:240], 3, leave_one_out=leave_one_out)
+    new = float(scorer(features[240:])[1].mean())
+    assert scorer.reference == pytest.approx(new, abs=0.04)
+    assert leave_one_out or float(scorer(features[:240])[1].mean()) > new + 0.1

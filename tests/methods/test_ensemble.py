@@ -1,5 +1,6 @@
 """Ensembles: the mean of their members, however they were trained, and whatever they are."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -142,6 +143,38 @@ def test_settings_are_checked():
         Ensemble(spectral=daedl.SpectralNorm())
     with pytest.raises(ValueError, match="2 networks for an ensemble of 3; expected one each"):
         daedl.Classifier(Members([MLP(4, 3), MLP(4, 3)]), Ensemble(size=3))
+
+
+def test_wrapped_networks_are_loaded_without_drawing_weights(blobs, tmp_path):
+    """Normalised, or with a layer that can't draw new ones: the file has them all."""
+
+    def own():
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), Scale())
+        return Wrapped(layers, "1", (4,))
+
+    members = [daedl.Classifier(own(), "daedl").fit_density([blobs]) for _ in range(2)]
+    joined = daedl.ensemble(members)
+    joined.save(tmp_path / "m.daedl")
+    again = daedl.Classifier.load(tmp_path / "m.daedl", own())
+    torch.testing.assert_close(again.predict(blobs[0]).probs, joined.predict(blobs[0]).probs)
+
+
+def test_without_evidence_the_class_is_that_of_most_members():
+    logits = torch.zeros(2, 3, 3)
+    found = [EDLPlus().predict(Outputs(torch.zeros(2, 1), logits[:, m]), None) for m in range(3)]
+    assert (found[0].probs == found[0].probs[0, 0]).all()
+
+    class Fixed(EDLPlus):
+        """Ties between all classes, with the class from the features."""
+
+        def predict(self, outputs, fitted):
+            p = super().predict(outputs, fitted)
+            return replace(p, labels=outputs.features[:, 0].long())
+
+    named = torch.tensor([[2.0, 2, 0], [1, 0, 1]])[:, :, None]
+    p = Ensemble(member=Fixed(), size=3).predict(Outputs(named, logits), None)
+    assert p.labels.tolist() == [2, 1]
 
 
 def test_what_does_not_belong_together_is_not_joined(blobs):

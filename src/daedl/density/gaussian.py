@@ -132,9 +132,12 @@ class GaussianDensity(nn.Module):
         ln ω_c − ½ ln |2πΣ_c| − ½ (tr Σ_c⁻¹S_c + (m_c − μ_c)ᵀ Σ_c⁻¹ (m_c − μ_c)).
         """
         means, total = self.means.to(statistics.means), 0.0
-        spreads = list(statistics.covariances())
+        tied = statistics.structure == "tied"
         for c, count in enumerate(statistics.counts.tolist()):
-            spread = spreads[c % len(spreads)]  # one for all if tied
+            if count == 0:
+                continue
+            samples = float(statistics.counts.sum()) if tied else count
+            spread = (statistics.scatter if tied else statistics.scatter[c]) / samples
             # tr Σ⁻¹S is the sum of the squared distances of the columns of a root of S.
             values, vectors = torch.linalg.eigh(spread if spread.ndim == 2 else spread.diag())
             root = (vectors * values.clamp_min(0).sqrt()).T

@@ -35,8 +35,12 @@ class Normalizer:
         """The same for log densities that are all larger by `shift`."""
         return replace(self, low=self.low + shift, high=self.high + shift)
 
-    def joined(self, other: "Normalizer", share: float) -> "Normalizer":
-        """The normaliser of both sets of training samples, of which `share` are the other's."""
+    def joined(self, log_density: Tensor, share: float) -> "Normalizer":
+        """The normaliser of more training samples too: their log densities (M,), `share` of all."""
+        raise NotImplementedError
+
+    def log_density_of(self, score: float) -> float:
+        """The log density that has this score, within the training data's range."""
         raise NotImplementedError
 
     def __call__(self, log_density: Tensor) -> Tensor:
@@ -59,10 +63,15 @@ class MinMax(Normalizer):
         """d_min and d_max of the training samples."""
         return cls(low=float(log_density.min()), high=float(log_density.max()))
 
-    def joined(self, other: Normalizer, share: float) -> "MinMax":
+    def joined(self, log_density: Tensor, share: float) -> "MinMax":
         """The smaller minimum and the larger maximum."""
         del share
-        return MinMax(min(self.low, other.low), max(self.high, other.high))
+        low, high = float(log_density.min()), float(log_density.max())
+        return MinMax(min(self.low, low), max(self.high, high))
+
+    def log_density_of(self, score: float) -> float:
+        """d_min + s (d_max − d_min)."""
+        return self.low + score * (self.high - self.low)
 
     def __call__(self, log_density: Tensor) -> Tensor:
         """Scores (B,), exactly 0 below the training data's range and 1 above."""
@@ -85,19 +94,19 @@ class SmoothQuantile(Normalizer):
     @classmethod
     def fit(cls, log_density: Tensor, level: float = 0.01) -> "SmoothQuantile":
         """The quantiles `level` and 1 − `level` of the training samples' log densities (N,)."""
-        ordered = log_density.double().sort().values
-        # torch.quantile refuses more than 2^24 values, so the order statistics are read off directly.
-        last = len(ordered) - 1
-        low, high = (float(ordered[round(p * last)]) for p in (level, 1 - level))
+        low, high = _quantiles(log_density, level)
         return cls(low=low, high=high, level=level)
 
-    def joined(self, other: Normalizer, share: float) -> "SmoothQuantile":
+    def joined(self, log_density: Tensor, share: float) -> "SmoothQuantile":
         """Quantiles between those of both, which are all that is known of them."""
-        low, high = (
-            (1 - share) * ours + share * theirs
-            for ours, theirs in ((self.low, other.low), (self.high, other.high))
-        )
-        return replace(self, low=low, high=high)
+        new_low, new_high = _quantiles(log_density, self.level)
+        low = (1 - share) * self.low + share * new_low
+        return replace(self, low=low, high=(1 - share) * self.high + share * new_high)
+
+    def log_density_of(self, score: float) -> float:
+        """low + t (high − low) with t = (s − q) / (1 − 2q)."""
+        t = (score - self.level) / (1 - 2 * self.level)
+        return self.low + t * (self.high - self.low)
 
     def __call__(self, log_density: Tensor) -> Tensor:
         """Scores (B,), strictly between 0 and 1 up to rounding."""
@@ -107,6 +116,14 @@ class SmoothQuantile(Normalizer):
         below = q / (1 + slope * (-t).clamp_min(0))
         above = 1 - q / (1 + slope * (t - 1).clamp_min(0))
         return torch.where(t < 0, below, torch.where(t > 1, above, q + (1 - 2 * q) * t))
+
+
+def _quantiles(log_density: Tensor, level: float) -> tuple[float, float]:
+    """The quantiles `level` and 1 − `level` of values (N,)."""
+    ordered = log_density.double().sort().values
+    # torch.quantile refuses more than 2^24 values, so the order statistics are read off directly.
+    last = len(ordered) - 1
+    return float(ordered[round(level * last)]), float(ordered[round((1 - level) * last)])
 
 
 NORMALIZERS: Mapping[str, type[Normalizer]] = MappingProxyType(

@@ -26,8 +26,8 @@ class DensityScorer(nn.Module):
     """s = normalizer(log p(f)): the log density of features and its score in [0, 1].
 
     Attributes:
-        reference: the mean score of the training samples, to which that of new ones can be compared;
-            None where nobody kept it.
+        reference: the mean score of training samples, each left out of its own fit, so that new ones like
+            them have the same; None where nobody kept it.
     """
 
     def __init__(
@@ -37,13 +37,6 @@ class DensityScorer(nn.Module):
         self.density = density
         self.normalizer = normalizer
         self.reference = reference
-
-    @classmethod
-    def of(
-        cls, density: GaussianDensity, normalizer: Normalizer, log_density: Tensor
-    ) -> "DensityScorer":
-        """With the reference of training samples with these log densities (N,)."""
-        return cls(density, normalizer, float(normalizer(log_density).mean()))
 
     @classmethod
     def fit(
@@ -67,7 +60,8 @@ class DensityScorer(nn.Module):
         density = GaussianDensity.fit(statistics.across_processes(), shrinkage)
         density = _fastest_faithful(density, features)
         log_density = _training_log_density(density, features, targets, leave_one_out)
-        return cls.of(density, kind.fit(log_density), log_density)
+        normalizing = kind.fit(log_density)
+        return cls(density, normalizing, _reference(density, normalizing, features, targets))
 
     def merged(
         self,
@@ -89,12 +83,14 @@ class DensityScorer(nn.Module):
         shift = density.mean_log_density(before) - self.density.mean_log_density(before)
         log_density = _training_log_density(density, features, targets, leave_one_out)
         share = float(added.counts.sum() / density.counts.sum())
-        new = type(self.normalizer).fit(log_density)
-        joined = self.normalizer.moved(shift).joined(new, share)
-        found = DensityScorer.of(density, joined, log_density)
-        if self.reference is not None and found.reference is not None:
-            found.reference = (1 - share) * self.reference + share * found.reference
-        return found
+        joined = self.normalizer.moved(shift).joined(log_density, share)
+        reference = self.reference
+        if reference is not None:
+            moved = self.normalizer.log_density_of(reference) + shift
+            earlier = float(joined(torch.tensor(moved, dtype=torch.float64)))
+            added_to = _reference(density, joined, features, targets)
+            reference = (1 - share) * earlier + share * added_to
+        return DensityScorer(density, joined, reference)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Log density (B,), float64, and score (B,) in the type of `features` (B, H), beside them."""
@@ -129,6 +125,15 @@ def _training_log_density(
     if leave_one_out:
         return gather_across(left_out_log_density(density, features.cpu(), targets.cpu()))
     return gather_across(density(features.cpu()))
+
+
+def _reference(
+    density: GaussianDensity, normalizer: Normalizer, features: Tensor, targets: Tensor
+) -> float:
+    """The mean score of some training samples, each left out of its own fit."""
+    step = max(1, len(features) // _SAMPLE)
+    left_out = left_out_log_density(density, features[::step].cpu(), targets[::step].cpu())
+    return float(normalizer(gather_across(left_out)).mean())
 
 
 def _fastest_faithful(density: GaussianDensity, features: Tensor) -> GaussianDensity:

@@ -80,16 +80,30 @@ class Method(ABC):
 
         A network that is spectrally normalised already must be so in the way that the method asks.
         """
-        present = normalization(network)
-        if self.spectral is not None and present is None:
+        if network.plain is not network and not self.heads(network):
+            raise ValueError(
+                f"the network was prepared for another method than {self}, or with other settings; "
+                "expected a plain one: build the network anew"
+            )
+        self.require_normalization(network)
+        if self.spectral is not None and normalization(network) is None:
             spectral_normalize(network, self.spectral)
-        elif self.spectral not in (None, present):
+        return network
+
+    def heads(self, network: Network) -> bool:
+        """Whether `network` has the head that this method puts behind one."""
+        del network
+        return False
+
+    def require_normalization(self, network: Network) -> None:
+        """Raise if `network` is spectrally normalised in another way than the method asks."""
+        present = normalization(network)
+        if present is not None and self.spectral not in (None, present):
             raise ValueError(
                 f"the network is spectrally normalised with {present}, but the method asks for "
                 f"{self.spectral}; expected the same: build the network anew, or pass "
                 "spectral=... as it is"
             )
-        return network
 
     def start(self, network: Network, counts: Tensor) -> None:
         """Take in the number of training samples of each class (C,), before the first step."""

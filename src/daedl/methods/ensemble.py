@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from daedl import losses
+from daedl.distributed import several
 from daedl.methods.base import Method, Phase
 from daedl.methods.softmax import Softmax
 from daedl.networks import Members, Network
@@ -114,6 +115,12 @@ class Ensemble(Method):
         """The sum of the members' losses, so that each has the gradient that it would have alone."""
         if type(self.member).training_loss is Method.training_loss:
             return losses.reduce(self.loss(network(images), targets, epoch), self.reduction)
+        if several():
+            raise ValueError(
+                f"an ensemble of {self.member.name!r} is trained by several processes, whose gradients "
+                "would not be shared; expected one process: pass devices=1, or train members one by one "
+                "and join them with daedl.ensemble"
+            )
         each = [self.member.training_loss(one, images, targets, epoch) for one in _members(network)]
         return torch.stack(each).sum()
 
@@ -139,6 +146,10 @@ class Ensemble(Method):
             self.member.predict(one, part) for one, part in zip(_split(outputs), parts, strict=True)
         ]
         joined = Prediction.from_several(torch.stack([each.probs for each in found], 1))
+        # Where no member has evidence all classes tie: then the class is that of most members.
+        top = joined.probs.topk(2).values
+        most = torch.stack([each.labels for each in found]).mode(0).values
+        joined = replace(joined, labels=torch.where(top[:, 0] == top[:, 1], most, joined.labels))
         own = [each.epistemic for each in found if each.epistemic is not None]
         return replace(joined, epistemic=torch.stack(own).mean(0)) if own else joined
 

@@ -60,11 +60,16 @@ class FEDL(Method):
     def prepare(self, network: Network) -> Network:
         """Normalise the network, and put the heads behind it unless it has them."""
         super().prepare(network)
-        if isinstance(network, Headed) and isinstance(network.head, Heads):
+        if self.heads(network):
             return network
         heads = Heads(network.num_features, network.num_classes, self.head_width)
         heads.to(next(network.parameters()))
         return Headed(network, heads, network.num_features)
+
+    def heads(self, network: Network) -> bool:
+        """Whether `network` has such heads, as wide."""
+        head = network.head if isinstance(network, Headed) else None
+        return isinstance(head, Heads) and head.width == self.head_width
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """Σ_c (y_c − μ_c)² + Σ_c Var π_c + Σ_c (y_c − p_c)², (B,)."""
@@ -95,6 +100,7 @@ class Heads(nn.Module):
 
     def __init__(self, num_features: int, num_classes: int, width: int) -> None:
         super().__init__()
+        self.width = width
         self.allocation, self.dispersion = (
             nn.Sequential(
                 nn.Linear(num_features, width),

@@ -33,6 +33,7 @@ class OnLatent(Method):
 
     def prepare(self, network: Network) -> Network:
         """Let the last layer give the latent and put the head behind; a network that has it stays."""
+        self.require_normalization(network)  # before anything is replaced
         if network.plain is network:
             present = normalization(network)
             give_latent(bake(network), self.latent)
@@ -40,14 +41,9 @@ class OnLatent(Method):
             network = Headed(network, head, self.num_features)
             if present is not None:  # anew, as the last layer is another one
                 spectral_normalize(network, present)
-        elif not self._is_headed(network):
-            raise ValueError(
-                "the network was prepared for another method, or with a head of another size; expected a "
-                f"plain one, or one with the head of {self}: build the network anew"
-            )
         return super().prepare(network)
 
-    def _is_headed(self, network: Network) -> bool:
+    def heads(self, network: Network) -> bool:
         """Whether `network` has a head that is like a new one."""
         with torch.device("meta"):  # names and shapes alone: nothing is allocated or drawn
             new = self.head(network.num_classes)

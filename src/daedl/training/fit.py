@@ -211,7 +211,8 @@ def _launch(fabric: Fabric, job: _Job) -> History:
     with tempfile.TemporaryDirectory() as folder:
         history: History = pickle.loads(fabric.launch(_train_pickled, pickled, Path(folder)))  # type: ignore[arg-type]
         result = _result(fabric, Path(folder))
-        model.fitted = Classifier.load(result, model.network, model.method).fitted
+        made = Classifier.load(result, model.network, model.method)
+        model.fitted, model.thresholds, model.revisions = made.fitted, None, made.revisions
     return history
 
 
@@ -236,7 +237,8 @@ def _train(fabric: Fabric, job: _Job) -> History:
     density = in_order(job.density, rank, world_size)
     model = job.model
     if model.method.starts:
-        model.method.start(model.network, _class_counts(density, model.network.num_classes))
+        counted = in_order(job.train, rank, world_size)
+        model.method.start(model.network, _class_counts(counted, model.network.num_classes))
     history = train_all(fabric, model, plan, train, val)
     # A dataset may draw random numbers for the density too: the same after any interruption.
     seed_epoch(plan.seed, plan.max_epochs, rank)

@@ -135,9 +135,7 @@ class Run:
         self.num_batches = len(train) if isinstance(train, Sized) else None
         self.scheduler = plan.scheduler(optimizer, self.max_epochs, self.num_batches)
         self.run = self._identity(optimizer)
-        for parameter in self.frozen:
-            parameter.requires_grad_(False)
-        self.network, self.optimizer = fabric.setup(model.network, optimizer)
+        self.bare_optimizer = optimizer
         self.generators = generators(train)
         self.epochs: list[Epoch] = []
         self.best_epoch = -1
@@ -164,6 +162,11 @@ class Run:
     def go(self) -> History:
         """Train until the last epoch or until the validation loss stops falling."""
         try:
+            for parameter in self.frozen:
+                parameter.requires_grad_(False)
+            # Wrapped now, because processes wait for the gradients of what is trained alone.
+            setup = self.fabric.setup(self.model.network, self.bare_optimizer)
+            self.network, self.optimizer = setup
             return self._go()
         finally:
             for parameter in self.frozen:
@@ -242,7 +245,7 @@ class Run:
                 clip = self.plan.gradient_clip
                 self.fabric.clip_gradients(self.network, self.optimizer, max_norm=clip)
             # What was fitted to the old weights is of no use from here on.
-            self.model.fitted = self.model.thresholds = None
+            self.model.forget()
             self.optimizer.step()
             if isinstance(self.scheduler, STEPPED_BY_BATCH):
                 self.scheduler.step()
@@ -311,6 +314,7 @@ class Run:
         self.epochs = [Epoch(**record) for record in checkpoint.epochs]
         self.best_epoch, self.best = checkpoint.best_epoch, checkpoint.best
         self.model.network.load_state_dict(checkpoint.network)
+        self.model.forget()
         self.optimizer.load_state_dict(checkpoint.optimizer)
         self.scheduler.load_state_dict(checkpoint.scheduler)
         self.fabric.strategy.precision.load_state_dict(checkpoint.precision)
