@@ -35,7 +35,6 @@ SETTINGS = {
     "sngp": {"width": 32, "latent": 8},
 }
 RANDOM = {"dropout"}
-WITHOUT_ONNX = {"sngp"}  # its triangular solve
 DIRICHLET = {"epistemic", "log_alpha", "alpha0"}
 DENSITY = {"density_score", "log_density"}
 # What a method's graph gives beside probs, label, aleatoric and accept; others have an epistemic score.
@@ -56,7 +55,6 @@ def code(name):
 
 NAMES = [name for name in reversed(methods.METHODS) if name not in RANDOM]
 EXPORTED = list({code(name): name for name in NAMES}.values())
-TRANSLATED = [name for name in EXPORTED if name not in WITHOUT_ONNX]
 
 
 def known(number=240, seed=0):
@@ -131,7 +129,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("onnx")
 
 
-@pytest.fixture(scope="module", params=TRANSLATED)
+@pytest.fixture(scope="module", params=EXPORTED)
 def written(request, folder):
     """A classifier of each method, and its ONNX file."""
     model, path = classifier(request.param), folder / request.param / "model.onnx"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
@@ -148,7 +149,10 @@ class Ensemble(Method):
         joined = Prediction.from_several(torch.stack([each.probs for each in found], 1))
         # Where no member has evidence all classes tie: then the class is that of most members.
         top = joined.probs.topk(2).values
-        most = torch.stack([each.labels for each in found]).mode(0).values
+        votes = F.one_hot(torch.stack([each.labels for each in found]), joined.probs.shape[1]).sum(
+            0
+        )
+        most = votes.argmax(-1)
         joined = replace(joined, labels=torch.where(top[:, 0] == top[:, 1], most, joined.labels))
         own = [each.epistemic for each in found if each.epistemic is not None]
         return replace(joined, epistemic=torch.stack(own).mean(0)) if own else joined

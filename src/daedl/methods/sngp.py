@@ -55,10 +55,15 @@ class Covariance(nn.Module):
     """Σ = (r I + Σ_i φ_i φ_iᵀ)⁻¹ over the training samples, as the Cholesky factor of its inverse."""
 
     factor: Tensor
+    inverse: Tensor
 
     def __init__(self, factor: Tensor) -> None:
         super().__init__()
         self.register_buffer("factor", factor)
+        # Multiplied by, as ONNX has no triangular solve; derived, so not in the file.
+        identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+        inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
+        self.register_buffer("inverse", inverse, persistent=False)
 
     @classmethod
     def fit(cls, features: Tensor, ridge: float) -> "Covariance":
@@ -74,10 +79,8 @@ class Covariance(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """φᵀ Σ φ (B,), float64, for φ (B, D)."""
-        half: Tensor = torch.linalg.solve_triangular(
-            self.factor, features.T.to(self.factor), upper=False
-        )
-        return half.square().sum(0)
+        half = features.to(self.inverse) @ self.inverse.T
+        return half.square().sum(1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Follow the classifier to another device, but stay in float64; without that, stay here."""

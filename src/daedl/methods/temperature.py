@@ -26,7 +26,7 @@ class Temperature(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """T (B,) for features (B, H)."""
-        return features.new_full((len(features),), self.temperature)
+        return features.new_full((features.shape[0],), self.temperature)
 
     def settings(self) -> dict[str, Any]:
         """All of it: there are no tensors."""
