@@ -435,7 +435,9 @@ def faults(
         grown = server.memory() - before
         rows = [
             ServingRow("broken requests", told, "", options.malformed, seconds=seconds),
-            ServingRow("answered with 5xx or not at all", told, "", sum(unfit.values()), 0),
+            ServingRow(
+                "answered with 5xx or not at all", "broken requests", "", sum(unfit.values()), 0
+            ),
             ServingRow("tracebacks in the log", "broken requests", "", server.tracebacks(), 0),
             ServingRow("memory grown by", "broken requests", "MiB", grown),
             same("answers after broken requests", expected, after_faults),

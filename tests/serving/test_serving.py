@@ -1,6 +1,7 @@
 """Serving: the same answers as in Python, whatever they come as; clear refusals; limits that hold."""
 
 import asyncio
+import copy
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -31,6 +33,7 @@ from daedl.bench.data import read_images
 from daedl.cli.serve import serve
 from daedl.networks import MLP, ConvNet, Wrapped
 from daedl.serving import Settings, create_app
+from daedl.serving.batcher import Batcher
 from daedl.serving.server import Patient
 
 Send = Callable[..., httpx.Response]
@@ -212,7 +215,8 @@ class TestAnswers:
         assert refused.status_code == 415
         assert "inputs of shape (4,), no images" in refused.json()["detail"]
 
-    def test_the_model_is_left_as_it_is(self, model) -> None:
+    def test_the_model_is_left_as_it_is(self) -> None:
+        model = daedl.Classifier(ConvNet(1, 3, 8, channels=4), "edl", spectral=daedl.SpectralNorm())
         before = {name: value.clone() for name, value in model.network.state_dict().items()}
         create_app(model)
         after = model.network.state_dict()
@@ -570,6 +574,27 @@ class TestLimits:
         assert post(app, png(pixels[0]), "image/png").status_code == 200
         assert notes.batches == [1, 1]
 
+    def test_one_that_gives_up_within_a_pass_leaves_the_others(self) -> None:
+        begun, gate = threading.Event(), threading.Event()
+
+        def predict(images: Tensor) -> list[dict]:
+            begun.set()
+            assert gate.wait(20)
+            return [{"pixel": float(image), "of": len(images)} for image in images]
+
+        async def run() -> None:
+            batcher = Batcher(predict)
+            tasks = [asyncio.create_task(batcher(torch.tensor([number]))) for number in (1.0, 2, 3)]
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+            tasks[1].cancel()
+            gate.set()
+            assert await asyncio.wait_for(tasks[0], 20) == [{"pixel": 1, "of": 3}]
+            assert await asyncio.wait_for(tasks[2], 20) == [{"pixel": 3, "of": 3}]
+            batcher.close()
+
+        asyncio.run(run())
+
     def test_one_that_fails_leaves_the_others(self, pixels, png) -> None:
         app, notes = watched(0.1)
         images = [png(each) for each in pixels]
@@ -682,9 +707,14 @@ class TestMetrics:
         assert found["daedl_density_score_mean",] == pytest.approx(np.mean(scores[-4:]))
         assert found["daedl_density_score_reference",] == 0.75
 
+    def test_the_reference_is_the_models(self, model) -> None:
+        app = create_app(model)
+        assert metrics(app)["daedl_density_score_reference",] == model.fitted.reference > 0
+        assert ask(app, "GET", "/model").json()["density_reference"] == model.fitted.reference
+
     def test_the_mean_score_falls_as_images_drift(self, model, pixels, png) -> None:
         app = create_app(model, Settings(window=6))
-        noise = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8)
+        noise = np.random.default_rng(0).integers(0, 256, (6, 8, 8), dtype=np.uint8)
         means = []
         for images in (pixels, noise[:3], noise[3:]):
             for each in images:
@@ -697,7 +727,9 @@ class TestMetrics:
         names = {name for name, *_ in softmax}
         assert "daedl_predictions_total" in names
         assert not any("density" in name or "abstention_rate" in name for name in names)
-        fresh = metrics(create_app(model))
+        older = copy.deepcopy(model)
+        older.fitted.reference = None
+        fresh = metrics(create_app(older))
         assert np.isnan(fresh["daedl_density_score_mean",])
         assert ("daedl_density_score_reference",) not in fresh
 

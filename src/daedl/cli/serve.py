@@ -44,7 +44,10 @@ def serve(
     ] = 1000,
     density_reference: Annotated[
         float | None,
-        typer.Option(help="Mean density score of known images, for /metrics to compare with."),
+        typer.Option(
+            help="Mean density score of known images, for /metrics to compare with; by default the "
+            "training data's, from the model."
+        ),
     ] = None,
     threads: Threads = None,
 ) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from daedl.classifier import Classifier
+from daedl.density import DensityScorer
 from daedl.prediction import Prediction
 from daedl.serving.batcher import Answer
 from daedl.serving.inputs import Inputs
@@ -32,6 +33,12 @@ class Predictor:
         self.names = model.class_names or numbers
         self.first = self.model.predict(torch.zeros(1, *self.inputs.shape, dtype=self.inputs.dtype))
 
+    @property
+    def density_reference(self) -> float | None:
+        """The mean density score of training images as if they were new, if the model file holds it."""
+        fitted = self.model.fitted
+        return fitted.reference if isinstance(fitted, DensityScorer) else None
+
     def __call__(self, images: Tensor) -> list[Answer]:
         """One answer for each of `images` (N, *shape)."""
         return to_answers(self.model.predict(images), self.names)
@@ -47,6 +54,7 @@ class Predictor:
             "takes_images": self.inputs.are_images,
             "gives_evidence": self.first.log_alpha is not None,
             "gives_density": self.first.density_score is not None,
+            "density_reference": self.density_reference,
             "limits": None if thresholds is None else dict(thresholds.limits),
             "thresholds": None if thresholds is None else str(thresholds),
         }

@@ -60,7 +60,7 @@ class Batcher:
         number = 0
         while self._waiting:
             images, answers = self._waiting[0]
-            if batch:
+            if batch and number + len(images) > MOST:
                 break
             self._waiting.popleft()
             if not answers.done():

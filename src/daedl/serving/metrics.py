@@ -20,7 +20,7 @@ class Metrics:
         window: predictions that rolling means are taken over.
         thresholds: of the model, if it is calibrated.
         has_density: whether its predictions have density scores.
-        density_reference: their mean on known images, if known.
+        density_reference: their mean on training images, each left out of its own fit, if known.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Metrics:
         if has_density and density_reference is not None:
             self._gauge(
                 "density_score_reference",
-                "Mean density score of known images.",
+                "Mean density score of known images; by default of the training images, as if they were new.",
                 lambda: density_reference,
             )
 

@@ -55,8 +55,7 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         # Python's own text has the address too; codes of names that aren't found are negative.
-        known = error.errno is not None and error.errno > 0
-        reason = os.strerror(error.errno) if known else error.strerror
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise OSError(
             error.errno,
             f"cannot listen at {host}, port {port}: {reason}; expected an address of this "

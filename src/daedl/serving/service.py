@@ -30,11 +30,13 @@ class Service:
     def __init__(self, model: Classifier, settings: Settings) -> None:
         self.settings = settings
         self.predictor = Predictor(model)
-        has_density = self.predictor.first.density_score is not None
         reference = settings.density_reference
-        if reference is None:
-            reference = getattr(model.fitted, "reference", None)
-        self.metrics = Metrics(settings.window, model.thresholds, has_density, reference)
+        self.metrics = Metrics(
+            settings.window,
+            model.thresholds,
+            has_density=self.predictor.first.density_score is not None,
+            density_reference=self.predictor.density_reference if reference is None else reference,
+        )
         self._batcher = Batcher(self.predictor)
         self._decoders = ThreadPoolExecutor(DECODERS, "decode")
         self._active = 0

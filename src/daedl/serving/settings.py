@@ -19,7 +19,8 @@ class Settings:
         max_requests: that are answered at a time; what comes on top is sent away with a 503.
         timeout: seconds that a request's body may take to arrive, and its answer to be found.
         window: predictions that rolling means are taken over.
-        density_reference: mean density score of known images, to compare the rolling mean with.
+        density_reference: mean density score of known images, to compare the rolling mean with; by
+            default the one that the model file holds.
     """
 
     token: str | None = field(default=None, repr=False)

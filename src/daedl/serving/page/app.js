@@ -130,12 +130,14 @@ function verdict(answer) {
 function density({ density_score: score }) {
   if (score === null) return;
   measure("density", score.toFixed(2), score);
+  const usual = model.density_reference;
   $("density-words").textContent =
-    score < 0.05
-      ? "Unlike anything that the model learned from: its evidence counts for nothing here."
+    (score < 0.05
+      ? "Unlike anything that the model learned from: its evidence counts for nothing here"
       : score < 0.5
-        ? "At the edge of what the model learned from."
-        : "Among the images that the model learned from.";
+        ? "At the edge of what the model learned from"
+        : "Among the images that the model learned from") +
+    (usual === null ? "." : `; ${usual.toFixed(2)} is usual for them.`);
 }
 
 function evidence({ evidence: total }) {
