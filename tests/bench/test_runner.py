@@ -192,9 +192,13 @@ def test_a_file_that_was_cut_amid_a_data_set_gets_all_of_it_again(store, tmp_pat
     with pytest.warns(rows.RowsWarning):
         assert go(store, tmp_path, methods=["full"]) == []
     again = rows.load(path)
-    assert [(row.data, row.metric, row.value) for row in again] == [
-        (row.data, row.metric, row.value) for row in whole
+    # Seconds differ where a data set is measured again.
+    found = [
+        [(row.data, row.metric, row.value) for row in each if row.task != "cost"]
+        for each in (whole, again)
     ]
+    assert found[0] == found[1]
+    assert len(whole) == len(again)
 
 
 def test_a_seed_given_twice_is_measured_once(store, tmp_path):

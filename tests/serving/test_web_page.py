@@ -268,6 +268,7 @@ def test_a_model_that_takes_no_images(opened, running) -> None:
 
 def test_tabs_by_keyboard(opened, address) -> None:
     page = opened(address)
+    expect(page.locator("#work")).to_be_visible()  # what is hidden can't be focused
     page.focus("#tab-file")
     page.keyboard.press("ArrowRight")
     expect(page.locator("#panel-draw")).to_be_visible()
