@@ -116,7 +116,9 @@ def test_a_file_is_answered(opened, address, model, pixels, png, viewport) -> No
     assert p.accept.all()
     expect(page.locator("#label")).to_have_text(f"column{100 * float(p.probs.max()):.1f} %")
     expect(page.locator("#decision")).to_have_text("Accepted")
-    expect(page.locator("#why")).to_contain_text("like the training data, and one class stands out")
+    expect(page.locator("#why")).to_contain_text(
+        "close enough to the training data, and classes are told apart well enough"
+    )
     expect(page.locator("#density-value")).to_have_text(f"{float(p.density_score):.2f}")
     assert width(page.locator("#density-track")) == pytest.approx(
         100 * float(p.density_score), abs=0.1

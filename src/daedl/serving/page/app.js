@@ -117,7 +117,7 @@ function verdict(answer) {
     $("why").textContent = "The model has no thresholds to accept or hand over by.";
   } else if (answer.accept) {
     $("decision").textContent = "Accepted";
-    const reasons = { epistemic: "it is like the training data", aleatoric: "one class stands out" };
+    const reasons = { epistemic: "it is close enough to the training data", aleatoric: "classes are told apart well enough" };
     $("why").textContent = sentence(
       Object.keys(reasons).filter((name) => name in model.limits).map((name) => reasons[name]).join(", and "),
     );
