@@ -17,6 +17,7 @@ from daedl.checks import NotFittedError, require_finite, require_images
 from daedl.density import DensityEffect, DensityScorer, density_effect
 from daedl.distributed import sum_across
 from daedl.methods import Method
+from daedl.names import below
 from daedl.networks import Network
 from daedl.outputs import Batch, Outputs, collect, evaluating
 from daedl.prediction import Prediction
@@ -276,9 +277,9 @@ class Classifier(nn.Module):
         # A file without names is as good as one of a model that has none.
         names, spectral = description.get("class_names"), description["spectral"]
         classifier = _assemble(cls, network, spectral, method, names)
-        classifier.network.load_state_dict(_part(tensors, "network."))
+        classifier.network.load_state_dict(below(tensors, "network."))
         if description["fitted"] is not None:
-            fitted = classifier.method.restore(_part(tensors, "fitted."), description["fitted"])
+            fitted = classifier.method.restore(below(tensors, "fitted."), description["fitted"])
             classifier.fitted = fitted
         revisions = description.get("revisions", [])
         classifier.revisions = tuple(Revision(**each) for each in revisions)
@@ -392,11 +393,3 @@ def _unpickle(
     for name, value in more.items():
         setattr(classifier, name, value)
     return classifier.train(training)
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }

@@ -56,9 +56,7 @@ class DensityScorer(nn.Module):
         several processes each passes its own samples, and all end with the density of all.
         """
         kind = normalizers.build(normalizer)
-        statistics = ClassStatistics.of(features, targets, num_classes, covariance)
-        density = GaussianDensity.fit(statistics.across_processes(), shrinkage)
-        density = _fastest_faithful(density, features)
+        density = fit_gaussians(features, targets, num_classes, covariance, shrinkage)
         log_density = _training_log_density(density, features, targets, leave_one_out)
         normalizing = kind.fit(log_density)
         return cls(density, normalizing, _reference(density, normalizing, features, targets))
@@ -76,13 +74,10 @@ class DensityScorer(nn.Module):
         how much their mean log density changed, which their statistics tell.
         """
         before = self.density.statistics
-        added = ClassStatistics.of(features, targets, before.num_classes, before.structure)
-        added = added.across_processes()
-        density = GaussianDensity.fit(before.merge(added), shrinkage)
-        density = _fastest_faithful(density, features)
+        density = refit_gaussians(self.density, features, targets, shrinkage)
         shift = density.mean_log_density(before) - self.density.mean_log_density(before)
         log_density = _training_log_density(density, features, targets, leave_one_out)
-        share = float(added.counts.sum() / density.counts.sum())
+        share = 1 - float(before.counts.sum() / density.counts.sum())
         joined = self.normalizer.moved(shift).joined(log_density, share)
         reference = self.reference
         if reference is not None:
@@ -116,6 +111,27 @@ class DensityScorer(nn.Module):
         arguments = dict(settings["normalizer"])
         normalizer = normalizers.build(arguments.pop("name"))(**arguments)
         return cls(GaussianDensity.restore(of, settings), normalizer, settings.get("reference"))
+
+
+def fit_gaussians(
+    features: Tensor,
+    targets: Tensor,
+    num_classes: int,
+    covariance: Structure = "full",
+    shrinkage: Shrinkage = "auto",
+) -> GaussianDensity:
+    """The density of training features (N, H) with class indices (N,), of all processes."""
+    statistics = ClassStatistics.of(features, targets, num_classes, covariance)
+    density = GaussianDensity.fit(statistics.across_processes(), shrinkage)
+    return _fastest_faithful(density, features)
+
+
+def refit_gaussians(
+    density: GaussianDensity, features: Tensor, targets: Tensor, shrinkage: Shrinkage = "auto"
+) -> GaussianDensity:
+    """The density of what `density` was fitted to and of more training features (N, H) together."""
+    statistics = density.statistics.with_samples(features, targets)
+    return _fastest_faithful(GaussianDensity.fit(statistics, shrinkage), features)
 
 
 def _training_log_density(

@@ -105,6 +105,11 @@ class ClassStatistics:
         scatter = self._scatter_about(means) + other._scatter_about(means)
         return ClassStatistics(counts, means, scatter, self.structure)
 
+    def with_samples(self, features: Tensor, targets: Tensor) -> "ClassStatistics":
+        """The statistics with more features (N, H) of classes (N,) too, those of all processes."""
+        added = ClassStatistics.of(features, targets, self.num_classes, self.structure)
+        return self.merge(added.across_processes())
+
     def across_processes(self) -> "ClassStatistics":
         """The statistics of all processes' samples together; the same in a single process."""
         counts = sum_across(self.counts)

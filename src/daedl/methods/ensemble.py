@@ -12,6 +12,7 @@ from daedl import losses
 from daedl.distributed import several
 from daedl.methods.base import Method, Phase
 from daedl.methods.softmax import Softmax
+from daedl.names import below
 from daedl.networks import Members, Network
 from daedl.networks.headed import side_by_side
 from daedl.outputs import Outputs
@@ -161,7 +162,7 @@ class Ensemble(Method):
         """What every member fitted, from a model file."""
         return Fits(
             [
-                self.member.restore(_of(tensors, f"parts.{number}."), each)
+                self.member.restore(below(tensors, f"parts.{number}."), each)
                 for number, each in enumerate(settings["parts"])
             ]
         )
@@ -204,11 +205,3 @@ def _split(outputs: Outputs) -> list[Outputs]:
             outputs.features.unbind(1), outputs.logits.unbind(1), strict=True
         )
     ]
-
-
-def _of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }

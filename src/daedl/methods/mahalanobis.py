@@ -7,8 +7,9 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from daedl.density import GaussianDensity
+from daedl.density.scorer import fit_gaussians, refit_gaussians
 from daedl.density.shrinkage import Shrinkage, require_shrinkage
-from daedl.methods.post_hoc import PostHoc, fit_gaussians, refit_gaussians
+from daedl.methods.post_hoc import PostHoc
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -43,11 +44,13 @@ class Mahalanobis(PostHoc):
 
     def fit(self, outputs: Outputs, targets: Tensor) -> GaussianDensity:
         """Fit the means and the shared covariance to the training features."""
-        return fit_gaussians(outputs, targets, "tied", self.shrinkage)
+        num_classes = outputs.logits.shape[-1]
+        return fit_gaussians(outputs.features, targets, num_classes, "tied", self.shrinkage)
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> GaussianDensity:
         """Merge more training features into the Gaussians."""
-        return refit_gaussians(fitted, outputs, targets, self.shrinkage)
+        density = cast(GaussianDensity, fitted)
+        return refit_gaussians(density, outputs.features, targets, self.shrinkage)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Probabilities softmax(z), and the squared distance to the nearest class mean."""

@@ -1,17 +1,12 @@
 """What methods share that leave training alone: they read an ordinary softmax network in another way."""
 
 from dataclasses import dataclass, fields, replace
-from typing import cast
 
 from torch import Tensor, nn
 
 from daedl.checks import NotFittedError
-from daedl.density import ClassStatistics, DensityScorer, GaussianDensity
-from daedl.density.shrinkage import Shrinkage
-from daedl.density.statistics import Structure
 from daedl.distributed import gather_across
 from daedl.methods.softmax import Softmax
-from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
 
@@ -35,26 +30,6 @@ class PostHoc(Softmax):
                 "a network that is trained already"
             )
         return fitted
-
-
-def fit_gaussians(
-    outputs: Outputs, targets: Tensor, covariance: Structure, shrinkage: Shrinkage
-) -> GaussianDensity:
-    """Gaussians of each class fitted to training features (N, H), as DAEDL does; its range isn't needed."""
-    num_classes = outputs.logits.shape[-1]
-    scorer = DensityScorer.fit(outputs.features, targets, num_classes, covariance, shrinkage)
-    return scorer.density
-
-
-def refit_gaussians(
-    fitted: nn.Module, outputs: Outputs, targets: Tensor, shrinkage: Shrinkage
-) -> GaussianDensity:
-    """The Gaussians of what they were fitted to and of more training features (N, H) together."""
-    density = cast(GaussianDensity, fitted)
-    before = density.statistics
-    added = ClassStatistics.of(outputs.features, targets, before.num_classes, before.structure)
-    merged = before.merge(added.across_processes())
-    return GaussianDensity.fit(merged, shrinkage).cast(density.dtype)
 
 
 def tempered(logits: Tensor, temperature: Tensor) -> Prediction:
