@@ -89,7 +89,10 @@ def save(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, An
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file that `save` wrote; anything else is refused with the reason."""
     if not path.is_file():
-        raise FileNotFoundError(f"no model file at {path}; expected one written by Classifier.save")
+        raise FileNotFoundError(
+            f"no model file at {path}; expected one written by Classifier.save or `daedl train`: check the "
+            "path, or train a model first"
+        )
     with path.open("rb") as file:
         start = file.read(9)
     # A safetensors file has its header's length first, whose bytes may be anything, then JSON.
