@@ -9,10 +9,11 @@ from importlib.metadata import version
 
 from daedl import density, losses, methods, metrics, networks
 from daedl.checks import NotFittedError
-from daedl.classifier import Classifier, ensemble
+from daedl.classifier import Classifier
 from daedl.density import DensityEffect, DensityWarning
 from daedl.dirichlet import Dirichlet
 from daedl.estimator import DAEDLClassifier
+from daedl.members import ensemble
 from daedl.outputs import Outputs, collect
 from daedl.prediction import Prediction
 from daedl.retrofit import wrap

@@ -315,36 +315,6 @@ class Classifier(nn.Module):
         return _unpickle, (*parts, state, more, self.training)
 
 
-def ensemble(members: Sequence[Classifier]) -> Classifier:
-    """Classifiers that were trained one by one as one: copies of them, whose predictions are averaged.
-
-    All must have the same method, kind of network and class names; see `daedl.methods.Ensemble`.
-    """
-    if len(members) < 2 or not all(isinstance(each, Classifier) for each in members):
-        raise ValueError(
-            f"{len(members)} members; expected at least two trained classifiers: pass a list of them"
-        )
-    for aspect in (
-        lambda each: each.method,
-        lambda each: (type(each.network.plain).__name__, each.network.arguments),
-        lambda each: each.class_names,
-        lambda each: each.fitted is None,
-    ):
-        different = [each for each in members if aspect(each) != aspect(members[0])]
-        if different:
-            raise ValueError(
-                f"members differ: {aspect(members[0])} and {aspect(different[0])}; expected one method, "
-                "kind of network and list of class names, fitted all or none: train them alike"
-            )
-    copies = [copy.deepcopy(each) for each in members]
-    method = methods.Ensemble(member=members[0].method, size=len(members))
-    network = networks.Members([each.network for each in copies])
-    joined = Classifier(network, method, members[0].class_names)
-    if members[0].fitted is not None:
-        joined.fitted = methods.Fits([each.fitted for each in copies])
-    return joined.eval()
-
-
 def _require_class_names(names: Sequence[str], number: int) -> None:
     """Raise unless there are `number` names, all strings and no two the same."""
     # A single string is a sequence of strings too: "cat" would name three classes.

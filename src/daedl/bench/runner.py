@@ -22,7 +22,8 @@ from daedl.bench.spec import (
 )
 from daedl.bench.store import Store
 from daedl.bench.trained import SILENT, Progress
-from daedl.classifier import Classifier, ensemble
+from daedl.classifier import Classifier
+from daedl.members import ensemble
 from daedl.methods import Ensemble, Fits, Method
 from daedl.networks.headed import side_by_side
 from daedl.outputs import Outputs
