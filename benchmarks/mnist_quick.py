@@ -103,7 +103,8 @@ def choose(cache: Path, root: Path | None, seeds: int, only: str) -> None:
 
 def rates(cache: Path, root: Path | None, labels: list[str]) -> None:
     """Train each method at one rate after the other until it is good enough, and append its rows."""
-    held = {row.spec for row in rows.load(RATES_PATH)} if RATES_PATH.exists() else set()
+    found = rows.load(RATES_PATH) if RATES_PATH.exists() else []
+    accuracies = {row.spec: row.value or 0.0 for row in found if row.metric == "accuracy"}
     load, specs, progress = partial(data.load, root=root), catalogue(), Progress()
     quick = replace(specs.protocols["mnist-quick"], rates={})
     for label in labels:
@@ -112,10 +113,11 @@ def rates(cache: Path, root: Path | None, labels: list[str]) -> None:
             training = {**quick.training, "learning_rate": rate}
             protocol = replace(quick, name=name, training=training)
             cell = Cell(protocol, specs.method(label, protocol), 0, load, Store(cache), progress)
-            if cell.key not in held:
+            if cell.key not in accuracies:
                 progress.starts(f"{label} · {name}")
                 rows.append(RATES_PATH, measured(cell, label))
-            if (kept(cell.history).val_accuracy or 0.0) >= ENOUGH:
+                accuracies[cell.key] = kept(cell.history).val_accuracy or 0.0
+            if accuracies[cell.key] >= ENOUGH:
                 break
 
 
