@@ -22,6 +22,7 @@ import daedl
 from daedl import export, methods, thresholds
 from daedl.bench import data
 from daedl.cli.export import export as command
+from daedl.export import files, onnx_file
 from daedl.networks import MLP, ConvNet, Wrapped
 from daedl.spectral import normalization
 
@@ -202,7 +203,8 @@ class TestDaedl:
         summary = export.to_onnx(model, tmp_path / "m.onnx")
         assert summary.inputs == {"images": "float64 (batch, 4)"}
         found = run(tmp_path / "m.onnx", mixed().double())
-        assert_same(model, mixed().double(), found, tolerance=1e-6)
+        # Distances are float32 where the covariance allows it, so their rounding remains.
+        assert_same(model, mixed().double(), found, tolerance=1e-5)
 
     def test_a_density_in_float64_stays_so(self, tmp_path):
         model = copy.deepcopy(classifier("daedl"))
@@ -355,7 +357,7 @@ class TestRefusals:
             export.to_onnx(classifier("edl"), tmp_path / "m.onnx")
 
     def test_more_than_a_file_can_hold(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(export, "LARGEST", 100)
+        monkeypatch.setattr(onnx_file, "LARGEST", 100)
         with pytest.raises(ValueError, match=r"expected at most .* GB in an ONNX file.*\.pt2"):
             export.to_onnx(classifier("edl"), tmp_path / "m.onnx")
 
@@ -364,7 +366,7 @@ class TestRefusals:
             export.to_pt2(classifier("edl"), tmp_path / "missing" / "m.pt2")
 
 
-@pytest.mark.parametrize("module", [export, sys.modules[command.__module__]])
+@pytest.mark.parametrize("module", [files, onnx_file, sys.modules[command.__module__]])
 def test_optional_packages_are_imported_only_when_asked_for(module, monkeypatch):
     for package in ("onnx", "onnxruntime", "onnxscript"):
         monkeypatch.setitem(sys.modules, package, None)
