@@ -1,67 +1,93 @@
 """What each method costs beside softmax: a training step, and a prediction.
 
-    python benchmarks/costs.py --cache FOLDER --data ROOT    rows to results/costs.jsonl
+    python benchmarks/costs.py --data ROOT    rows to results/costs.jsonl
 
 All methods take turns in one process, several times over, and the best time of each counts, so that a noisy
-machine disturbs them alike. Predictions are made by the trained networks of seed 0 in the cache, with what
-their methods fitted; it trains nothing: `daedl bench run mnist-ood` comes first. Methods whose network isn't
-there are left out.
+machine disturbs them alike. Nothing is taken from a cache: the steps that are timed are also all the training
+that the networks get. Then what a method fits is fitted to the real training images, as the time of a
+prediction depends on how many there are and on how well conditioned their features are, not on accuracy.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
 from daedl.bench import data, rows
+from daedl.bench.data import ImageSet
 from daedl.bench.rows import Measured
-from daedl.bench.runner import Cell
-from daedl.bench.spec import catalogue
-from daedl.bench.store import Store
+from daedl.bench.runner import fast
+from daedl.bench.spec import Protocol, catalogue, cell_key
 from daedl.classifier import Classifier
+from daedl.methods import Method
+from daedl.outputs import Outputs
 
 PATH = Path(__file__).parent / "results" / "costs.jsonl"
 REFERENCE = "softmax"
+# Held-out images that a method is fitted to: their number changes no prediction's time (chosen).
+HELD_OUT = 1000
 
 
-def step(cell: Cell, images: Tensor, targets: Tensor) -> Callable[[], object]:
-    """A training step of a new network on a batch."""
-    method = cell.method.trained_as()
-    network = Classifier(cell.protocol.build(), method).network.train()
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+def untrained(protocol: Protocol, method: Method) -> Classifier:
+    """A classifier with the protocol's network, the same weights for all."""
+    torch.manual_seed(0)
+    classifier = Classifier(protocol.build(), method)
+    fast(classifier.network)
+    return classifier
+
+
+def step(classifier: Classifier, images: ImageSet, size: int) -> Callable[[], None]:
+    """A training step, on the next `size` images each time."""
+    network, method = classifier.network.train(), classifier.method
     optimizer = torch.optim.Adam(network.parameters())
+    batches = chain.from_iterable(repeat(images.batches(size)))
 
     def run() -> None:
+        inputs, targets = next(batches)
         optimizer.zero_grad()
-        torch.autograd.backward(method.training_loss(network, images, targets, 5))
+        torch.autograd.backward(method.training_loss(network, inputs, targets, 5))
         optimizer.step()
 
     return run
 
 
-def prediction(cell: Cell, images: Tensor) -> Callable[[], object]:
-    """A prediction by the trained network."""
-    classifier = Classifier(cell.classifier.network, cell.method)
-    classifier.fitted = cell.fitted
-    return partial(classifier.eval().predict, images)
+def predictors(
+    methods: Mapping[str, Method],
+    trained: Mapping[Method, Classifier],
+    train: ImageSet,
+    held_out: ImageSet,
+) -> dict[str, Classifier]:
+    """Every method on the network of its training, fitted; outputs are collected once a network."""
+    fitted_to = {"training": train, "validation": held_out}
+    collected: dict[tuple[Method, str], tuple[Outputs, torch.Tensor]] = {}
+    found = {}
+    for label, method in methods.items():
+        training = method.trained_as()
+        classifier = found[label] = Classifier(trained[training].network, method).eval()
+        if method.fits:
+            key = (training, method.fitted_to)
+            if key not in collected:
+                collected[key] = classifier.collect(fitted_to[method.fitted_to].batches(256))
+            classifier.fit_outputs(*collected[key])
+    return found
 
 
-def best_of(work: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def best_of(work: Sequence[Callable[[], object]], rounds: int) -> list[float]:
     """The shortest time of each, all taking turns; the first turn warms up."""
-    best = dict.fromkeys(work, float("inf"))
+    best = [float("inf")] * len(work)
     for number in range(rounds + 1):
-        for label, run in work.items():
+        for place, run in enumerate(work):
             started = time.perf_counter()
             run()
             if number:
-                best[label] = min(best[label], time.perf_counter() - started)
+                best[place] = min(best[place], time.perf_counter() - started)
     return best
 
 
@@ -69,7 +95,7 @@ def main() -> int:
     """Measure, show, and write the rows anew."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -77,26 +103,27 @@ def main() -> int:
     specs = catalogue()
     experiment = specs.experiment("mnist-ood")
     protocol = experiment.protocol("quick")
-    load, store = partial(data.load, root=options.data), Store(options.cache)
-    cells = {
-        label: Cell(protocol, specs.method(label, protocol), 0, load, store)
-        for label in experiment.methods
-    }
-    cells = {label: cell for label, cell in cells.items() if cell.trained}
-    images, targets = next(iter(load("mnist", "test").batches(512)))
+    methods = {label: specs.method(label, protocol) for label in experiment.methods}
+    held_out, train = data.load("mnist", "train", root=options.data).parted(protocol.split[1], 0)
+    held_out = held_out.subset(range(HELD_OUT))
+    images, _ = next(iter(data.load("mnist", "test", root=options.data).batches(512)))
+
+    trainings = dict.fromkeys(method.trained_as() for method in methods.values())
+    trained = {training: untrained(protocol, training) for training in trainings}
     size = protocol.training["batch_size"]
+    steps = best_of([step(each, train, size) for each in trained.values()], options.steps)
+    step_of = dict(zip(trained, steps, strict=True))
+    ready = predictors(methods, trained, train, held_out)
+    predictions = best_of(
+        [partial(each.predict, images) for each in ready.values()], options.rounds
+    )
     found = {
-        "step": best_of(
-            {label: step(cell, images[:size], targets[:size]) for label, cell in cells.items()},
-            5 * options.rounds,
-        ),
-        "prediction": best_of(
-            {label: prediction(cell, images) for label, cell in cells.items()}, options.rounds
-        ),
+        "step": {label: step_of[method.trained_as()] for label, method in methods.items()},
+        "prediction": dict(zip(ready, predictions, strict=True)),
     }
     table = Table("method", "training step", "prediction", title="beside softmax")
     measured = []
-    for label, cell in cells.items():
+    for label, method in methods.items():
         relative = {score: times[label] / times[REFERENCE] for score, times in found.items()}
         table.add_row(label, *(f"{value:.2f}" for value in relative.values()))
         measured += [
@@ -107,7 +134,7 @@ def main() -> int:
                 data="cost",
                 seed=0,
                 seconds=found[score][label],
-                spec=cell.key,
+                spec=cell_key(protocol, method, 0),
                 protocol=protocol.name,
             )
             for score, value in relative.items()
