@@ -1,5 +1,7 @@
 """The command line."""
 
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,13 @@ def test_version() -> None:
     result = runner.invoke(app, ["--version"])
     assert result.exit_code == 0
     assert result.output.strip() == f"daedl {daedl.__version__}"
+
+
+def test_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["-m", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("daedl", run_name="__main__")
+    assert capsys.readouterr().out.strip() == f"daedl {daedl.__version__}"
 
 
 def test_without_a_command_help_is_shown() -> None:
