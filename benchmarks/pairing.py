@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from daedl.bench import data, rows
+from daedl.bench.comparison.measured import MISPAIRED
 from daedl.bench.runner import Cell, measure
-from daedl.bench.spec import catalogue, digest
+from daedl.bench.spec import catalogue, mispaired_key
 from daedl.bench.store import Store
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
 PATH = Path(__file__).parent / "results" / "pairing.jsonl"
-LABEL = "daedl-mispaired"
 
 
 class Mispaired(Cell):
@@ -33,7 +33,7 @@ class Mispaired(Cell):
     @property
     def key(self) -> str:
         """Not that of honest pairing."""
-        return digest([super().key, "mispaired"])
+        return mispaired_key(super().key)
 
     def predict(self, name: str) -> tuple[Prediction, Tensor]:
         """As a cell's, with the density of another image of the same set."""
@@ -59,13 +59,13 @@ def main() -> int:
     load, store = partial(data.load, root=options.data), Store(options.cache)
     held = {(row.spec, row.data) for row in rows.load(PATH)} if PATH.exists() else set()
     for seed in range(options.seeds):
-        cell = Mispaired(protocol, specs.method("daedl"), seed, load, store)
+        cell = Mispaired(protocol, specs.method("daedl", protocol), seed, load, store)
         if not cell.trained:
             print(f"seed {seed} isn't trained yet: daedl bench run mnist-ood --seeds {seed}")
             return 1
         for unit in experiment.units:
             if (cell.key, unit) not in held:
-                rows.append(PATH, list(measure(experiment, LABEL, cell, unit)))
+                rows.append(PATH, list(measure(experiment, MISPAIRED, cell, unit)))
     return 0
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from functools import partial
 from html.parser import HTMLParser
 
 import pytest
@@ -13,7 +14,8 @@ from daedl.bench.comparison import further, measured, missing, page, protocols
 from daedl.bench.comparison.compare import Cell, compare, mark, tally, text
 from daedl.bench.comparison.measured import Measurements, Summary
 from daedl.bench.data import corrupted_sets
-from daedl.bench.spec import catalogue, cell_key
+from daedl.bench.moons import Settings
+from daedl.bench.spec import catalogue, cell_key, mispaired_key
 
 SPEC = """
 [protocol.mnist-quick]
@@ -22,6 +24,7 @@ data = "mnist"
 split = [48000, 12000]
 network = { name = "ConvNet", in_channels = 1, num_classes = 10 }
 training = { max_epochs = 4, batch_size = 64, learning_rate = 3e-3, schedule = "one-cycle", patience = 4 }
+rates = { edl = 1e-3 }
 
 [protocol.mnist-paper]
 title = "the paper's"
@@ -132,16 +135,34 @@ class TestMeasurements:
         assert summary(found(*ood("daedl", [0.9, 0.8]), *again)).n == 2
 
     def test_the_last_of_two_rows_counts(self):
-        assert summary(found(*ood("daedl", [0.9]), *ood("daedl", [0.8], spec="other"))).mean == 0.8
+        assert summary(found(*ood("daedl", [0.9]), *ood("daedl", [0.8]))).mean == 0.8
 
-    def test_rows_of_other_settings_are_left_out_where_there_are_present_ones(self):
-        """Also those of seeds that weren't measured again: a mean over both would mean nothing."""
+    def test_rows_of_other_settings_are_left_out(self):
+        """Also under another label of the same method, and of seeds that weren't measured again."""
         key = cell_key(CATALOGUE.protocols["mnist-quick"], CATALOGUE.method("daedl"), 0)
-        old = [*ood("daedl", [0.8, 0.7], spec="old"), *ood("edl", [0.6], spec="old")]
+        old = [
+            *ood("daedl", [0.8, 0.7], spec="old"),
+            *ood("exp+de+sn", [0.5, 0.5], spec="old", experiment="ablation-mnist"),
+            *ood("edl", [0.6], spec="old"),
+            *ood("daedl-mispaired", [0.6], spec="old"),
+        ]
         measurements = found(*ood("daedl", [0.9], spec=key), *old)
         assert summary(measurements) == Summary.of([0.9])
-        assert summary(measurements, "edl").mean == 0.6
-        assert measurements.stale == 2
+        assert summary(measurements, "edl") is None
+        assert measurements.methods("mnist-quick") == ["daedl"]
+        assert measurements.stale == 6
+
+    def test_moons_of_other_settings_are_left_out(self):
+        moons = {"experiment": "two-moons", "protocol": ""}
+        figure = partial(row, "daedl", "far", "uncertainty", "aleatoric", "mean", **moons)
+        measurements = found(figure(0.9, spec=Settings().key()), figure(0.1, seed=1, spec="old"))
+        assert measurements.moons["daedl", "far"] == Summary.of([0.9])
+        assert measurements.stale == 1
+
+    def test_a_shuffled_density_is_kept_with_the_cell_it_belongs_to(self):
+        key = cell_key(CATALOGUE.protocols["mnist-quick"], CATALOGUE.method("daedl"), 0)
+        measurements = found(*ood("daedl-mispaired", [0.6], spec=mispaired_key(key)))
+        assert summary(measurements, "daedl-mispaired").mean == 0.6
 
     def test_equal_methods_share_their_rows(self):
         measurements = found(
@@ -176,7 +197,7 @@ class TestMeasurements:
     def test_damaged_rows_and_missing_results_are_told(self, tmp_path):
         with pytest.raises(FileNotFoundError, match=r"no results in .* name their folder"):
             measured.load(tmp_path, CATALOGUE)
-        (tmp_path / "rows.jsonl").write_text("{half\n")
+        (tmp_path / "rows.jsonl").write_text("{half\n{}\n")
         with pytest.raises(ValueError, match=r"line 1 of .*rows.jsonl is not a row"):
             measured.load(tmp_path, CATALOGUE)
 
@@ -396,7 +417,7 @@ def test_what_was_run_is_told_in_words():
     ):
         assert words in run.settings
     assert run.methods == (
-        ("EDL", "edl", "0"),
+        ("EDL", "edl, learning rate = 0.001", "0"),
         ("DAEDL-LOO", "daedl, leave_one_out = True", "0–2"),
     )
     assert (run.commits, run.threads) == ("abc1234, def5678", "1, 2")

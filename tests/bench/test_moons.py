@@ -88,8 +88,17 @@ def test_the_check_tells_what_the_figure_claims(result: moons.Result) -> None:
     assert 1000 < len(far) < 10000
 
 
-def test_two_moons_run_as_an_experiment(result: moons.Result, tmp_path: Path) -> None:
+def test_two_moons_run_as_an_experiment(
+    result: moons.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A seed that is there costs nothing, and figures that don't bear the claims out are told."""
+    asked = []
+
+    def trained_before(seed: int, **_: object) -> moons.Result:
+        asked.append(seed)
+        return result
+
+    monkeypatch.setattr(moons, "run", trained_before)
     path = tmp_path / "two-moons.jsonl"
     store = Store(tmp_path / "cache")
     arguments = {"load": datasets.load, "store": store, "results": path, "seeds": [1]}
@@ -97,6 +106,10 @@ def test_two_moons_run_as_an_experiment(result: moons.Result, tmp_path: Path) ->
     ours = [replace(row, spec=key) for row in result.rows()]
     rows.save(path, ours)
     assert runner.run(spec.catalogue(), "two-moons", **arguments) == []
+    assert asked == [1]  # for the picture, which is missing
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert runner.run(spec.catalogue(), "two-moons", **arguments) == []
+    assert asked == [1]
     assert len(rows.load(path)) == len(result.rows())
     rows.save(path, [replace(row, value=0.0) for row in ours])
     (failure,) = runner.run(spec.catalogue(), "two-moons", **arguments)

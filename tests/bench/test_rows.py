@@ -40,13 +40,22 @@ def test_a_last_line_without_its_end_is_kept_whole(tmp_path: Path) -> None:
     assert len(rows.load(path)) == 2
 
 
-@pytest.mark.parametrize("line", ["{", '{"experiment": "digits"}'])
+@pytest.mark.parametrize("line", ["{", '{"experiment": "digits"}', "5"])
 def test_what_is_not_a_row_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "rows.jsonl"
     rows.save(path, [a_row()])
-    path.write_text(path.read_text() + line + "\n")
+    path.write_text(path.read_text() + line + "\n" + path.read_text())
     with pytest.raises(ValueError, match=r"line 2 of .*expected one JSON object"):
         rows.load(path)
+
+
+@pytest.mark.parametrize("end", ["\n", "\n\n", "\0\0\0\n"])
+def test_what_follows_the_last_row_is_no_row(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows.save(path, [a_row()])
+    path.write_text(path.read_text() + end)
+    rows.append(path, [a_row()])
+    assert rows.load(path) == [a_row(), a_row()]
 
 
 def test_the_table_reads_rows_and_dashes_what_is_missing() -> None:
@@ -60,7 +69,8 @@ def test_the_table_reads_rows_and_dashes_what_is_missing() -> None:
     assert table.rich().row_count == 1 + len(lines)
 
 
-def test_a_cut_off_last_line_is_left_out_and_reported(tmp_path):
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_broken_last_line_is_left_out_and_reported(tmp_path, end):
     path = tmp_path / "rows.jsonl"
     figure = rows.row(
         rows.Measured("task", "score", "metric", 0.5),
@@ -72,9 +82,9 @@ def test_a_cut_off_last_line_is_left_out_and_reported(tmp_path):
     )
     others = replace(figure, seconds=2.0)
     rows.save(path, [figure, others, others, others])
-    path.write_bytes(path.read_bytes()[:-20] + "é".encode()[:1])
+    path.write_bytes(path.read_bytes()[:-20] + "é".encode()[:1] + end)
     with pytest.warns(
-        rows.RowsWarning, match=rf"last line of {path} is cut off and left out, with 2 rows"
+        rows.RowsWarning, match=rf"last line of {path} is broken and left out, with 2 rows"
     ):
         assert rows.load(path) == [figure]
     with pytest.warns(rows.RowsWarning):

@@ -253,22 +253,54 @@ def test_a_failed_cell_does_not_stop_the_others(store, tmp_path, monkeypatch):
     assert {row.method for row in rows.load(tmp_path / "rows.jsonl")} == {"full"}
 
 
-def test_an_interrupted_run_goes_on(store, tmp_path, monkeypatch, passes):
+def test_where_only_unobtainable_sets_are_missing_nothing_is_done(store, tmp_path, passes):
+    asking = catalogue(SPEC.replace('ood = ["noise"]', 'ood = ["noise", "nowhere"]'))
+    arguments = {"load": load, "store": store, "results": tmp_path / "rows.jsonl"}
+    (failure,) = run(asking, "tiny", methods=["full"], **arguments)
+    assert failure.where == "nowhere"
+    done = sum(passes)
+    for network in store.folder.glob("*/model.daedl"):
+        network.unlink()
+    assert [each.where for each in run(asking, "tiny", methods=["full"], **arguments)] == [
+        "nowhere"
+    ]
+    assert sum(passes) == done
+
+
+def test_what_another_run_measured_meanwhile_is_not_measured_again(store, tmp_path):
+    class Waiting(Store):
+        """As one that waits for a network, which another run trains and measures."""
+
+        def classifier(self, key, train):
+            if not self.has(key):
+                go(store, tmp_path, methods=["full"])
+            return super().classifier(key, train)
+
+    assert go(Waiting(store.folder), tmp_path, methods=["full"]) == []
+    found = [
+        (row.data, row.task, row.score, row.metric) for row in rows.load(tmp_path / "rows.jsonl")
+    ]
+    assert len(found) == len(set(found))
+
+
+def test_an_interrupted_run_goes_on(store, tmp_path, monkeypatch):
     """Stopped in the second epoch; the next run trains that one alone."""
     from daedl.training import loop
 
-    once = loop.Run._train_epoch
+    once, begun, stops = loop.Run._train_epoch, [], [1]
 
-    def interrupting(self, epoch, shown):
-        if epoch == 1:
+    def counting(self, epoch, shown):
+        begun.append(epoch)
+        if epoch in stops:
             raise KeyboardInterrupt
         return once(self, epoch, shown)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "_train_epoch", interrupting)
-        with pytest.raises(KeyboardInterrupt):
-            go(store, tmp_path, methods=["full"])
+    monkeypatch.setattr(loop.Run, "_train_epoch", counting)
+    with pytest.raises(KeyboardInterrupt):
+        go(store, tmp_path, methods=["full"])
+    stops.clear()
     assert go(store, tmp_path, methods=["full"]) == []
+    assert begun == [0, 1, 1]
     whole = Store(tmp_path / "whole")
     run(
         catalogue(SPEC),

@@ -37,7 +37,7 @@ def model(method=SMALL, dtype=torch.float32):
 
 @pytest.fixture(scope="module")
 def trained(blobs):
-    classifier = model(SNGP(latent=16, width=256))
+    classifier = model(SNGP(latent=16, width=256, length_scale=5.0))
     return classifier, fit(classifier, blobs, blobs, max_epochs=10, learning_rate=1e-2)
 
 
@@ -294,7 +294,7 @@ def test_several_processes_fit_to_the_samples_of_all(tmp_path):
         ({"latent": 0}, "latent is 0; expected a whole number from 1: take 128"),
         ({"width": 2.5}, "width is 2.5; expected a whole number from 1: take 1024"),
         ({"seed": -1}, "seed is -1; expected a whole number from 0: take 0"),
-        ({"length_scale": 0}, "length_scale is 0; expected a finite number above 0: take 2.0"),
+        ({"length_scale": 0}, "length_scale is 0; expected a finite number above 0: take 20.0"),
         ({"ridge": math.nan}, "ridge is nan; expected a finite number above 0: take 0.00195"),
         ({"mean_field": -1}, "mean_field is -1; expected a finite number from 0: take 20.0"),
         ({"mean_field": math.inf}, "mean_field is inf; expected a finite number"),
@@ -306,8 +306,21 @@ def test_settings_are_checked(arguments, message):
         SNGP(**arguments)
 
 
+def test_what_lies_away_from_the_classes_is_unknown():
+    """With the default kernel, for latents of ten clusters, new ones of them and of no cluster."""
+    torch.manual_seed(0)
+    head = SNGP().head(num_classes=10)
+    centres = normal(10, 128, dtype=torch.float32)
+    known = centres.repeat(400, 1) + 0.3 * normal(4000, 128, seed=1, dtype=torch.float32)
+    others = normal(500, 128, seed=2, dtype=torch.float32)
+    features = [head(out(latents)).features for latents in (known[500:], known[:500], others)]
+    covariance = Covariance.fit(features[0], SNGP().ridge)
+    assert covariance(features[2]).quantile(0.01) > 5 * covariance(features[1]).quantile(0.99)
+
+
 def test_settings_of_the_paper():
     method = SNGP()
     assert (method.latent, method.width, method.mean_field) == (128, 1024, 20.0)
+    assert method.length_scale == 20.0  # of the released code, in effect
     assert SNGP(**SNGP.published["cifar10"]) == SNGP(mean_field=25.0)
     assert SNGP(**SMALL.arguments()) == SMALL

@@ -22,11 +22,17 @@ def an_epoch(protocol: Protocol, method: Method) -> float:
     return (train + FORWARD * val) / size * _step(protocol, method, size)
 
 
-def trainings(catalogue: Catalogue, experiment: Experiment, protocol: Protocol) -> int:
-    """How many networks one seed of all methods trains: those that share a training count once."""
-    methods = (catalogue.method(label, protocol) for label in experiment.methods)
-    keys = (training_keys(protocol, method, 0) for method in methods)
-    return len(set[str]().union(*keys))
+def epochs(catalogue: Catalogue, experiment: Experiment, protocol: Protocol) -> int:
+    """Epochs at most of one seed of all methods: those that share a training count once."""
+    found: dict[str, int] = {}
+    for label in experiment.methods:
+        method = catalogue.method(label, protocol)
+        phases = getattr(method, "member", method).trained_as().phases()
+        # None stands for as many as the protocol has; 0 for none.
+        lengths = [each.max_epochs for each in phases]
+        most = [protocol.training["max_epochs"] if each is None else each for each in lengths]
+        found |= dict.fromkeys(training_keys(protocol, method, 0), sum(most))
+    return sum(found.values())
 
 
 def _step(protocol: Protocol, method: Method, size: int) -> float:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from filelock import FileLock
@@ -141,30 +141,36 @@ def load(path: Path) -> list[Row]:
 
 
 def _whole_lines(path: Path) -> list[str]:
-    """The lines of `path`; if the last was cut off, without it and what was measured together with it."""
-    # A line that was cut off may end amid a character.
-    text = path.read_bytes().decode("utf-8", "replace")
+    """The lines of `path`; if the last is broken, without it and what was measured together with it."""
+    # A line that was cut off may end amid a character; after a crash a file may end in zeros.
+    text = path.read_bytes().decode("utf-8", "replace").rstrip("\0\n\r ")
     lines = text.splitlines()
-    if lines and not text.endswith("\n"):
-        try:
-            json.loads(lines[-1])
-        except json.JSONDecodeError:
-            kept = _without_last_group(lines[:-1])
-            warnings.warn(
-                f"the last line of {path} is cut off and left out, with {len(lines) - 1 - len(kept)} "
-                f"rows that were measured together with it: {lines[-1][:60]!r}; they will be measured "
-                "again",
-                RowsWarning,
-                stacklevel=3,
-            )
-            return kept
+    if lines and _parsed(lines[-1]) is None:
+        kept = _without_last_group(lines[:-1])
+        warnings.warn(
+            f"the last line of {path} is broken and left out, with {len(lines) - 1 - len(kept)} "
+            f"rows that were measured together with it: {lines[-1][:60]!r}; they will be measured again",
+            RowsWarning,
+            stacklevel=3,
+        )
+        return kept
     return lines
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """The JSON object in `line`, or None."""
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _without_last_group(lines: list[str]) -> list[str]:
     """`lines` without the last ones that have the same circumstances: a group is whole or absent."""
     same = ("experiment", "method", "seed", "seconds", "spec")
-    circumstances = [[json.loads(line).get(key) for key in same] for line in lines]
+    parsed = [_parsed(line) or {} for line in lines]
+    circumstances = [[each.get(key) for key in same] for each in parsed]
     last = circumstances[-1:]
     while lines and circumstances[len(lines) - 1 : len(lines)] == last:
         lines = lines[:-1]

@@ -252,7 +252,7 @@ def run(
     chosen = experiment.protocol(protocol)
     labels = {label: catalogue.method(label, chosen) for label in methods or experiment.methods}
     held = rows.load(results) if results.exists() else []
-    done = {(row.spec, row.method, row.data) for row in held}
+    done = _done(held)
     todo = [
         (label, method, seed, missing)
         for seed in dict.fromkeys(seeds)
@@ -265,6 +265,9 @@ def run(
         progress.starts(f"left out, as it can't be had: {failure.where}")
     lost = {failure.where for failure in failures}
     for label, method, seed, missing in todo:
+        units = [unit for unit in missing if unit not in lost]
+        if not units:
+            continue
         where = f"{label}, seed {seed}"
         progress.starts(f"{experiment.name} · {chosen.name} · {where}")
         cell = Cell(chosen, method, seed, load, store, progress)
@@ -273,12 +276,20 @@ def run(
         except Exception as error:
             failures.append(Failure(where, error))
             continue
-        for unit in (unit for unit in missing if unit not in lost):
+        # Another run may have measured some of it, while this one waited for its network.
+        done = _done(rows.load(results)) if results.exists() else set()
+        for unit in units:
+            if (cell.key, label, _last(unit)) in done:
+                continue
             try:
                 rows.append(results, list(measure(experiment, label, cell, unit)))
             except Exception as error:
                 failures.append(Failure(f"{where}, {unit}", error))
     return failures
+
+
+def _done(held: Iterable[Row]) -> set[tuple[str, str, str]]:
+    return {(row.spec, row.method, row.data) for row in held}
 
 
 def _missing(
@@ -291,7 +302,7 @@ def _missing(
 def _run_moons(
     results: Path, seeds: Iterable[int], progress: Progress, restricted: bool
 ) -> list[Failure]:
-    """Rows of all three methods for each seed, and the first one's figure beside them."""
+    """Rows of all three methods for each seed, and the figure of the first one beside them."""
     if restricted:
         raise ValueError(
             "methods or a protocol were chosen for two moons; expected neither, as it trains three "
@@ -299,15 +310,18 @@ def _run_moons(
         )
     held = {(row.spec, row.seed) for row in rows.load(results)} if results.exists() else set()
     spec, failures = moons.Settings().key(), []
+    picture = results.with_suffix(".png")
+    drawn = picture.exists() and spec in {each for each, _ in held}
     for seed in dict.fromkeys(seeds):
-        if (spec, seed) in held:
+        if (spec, seed) in held and drawn:
             continue
         try:
             found = moons.run(seed, progress=progress)
-            rows.append(results, found.rows())
-            if not held and seed == 0:
-                figure = figures.png(figures.moons_maps(found))
-                write_atomically(results.with_suffix(".png"), figure)
+            if not drawn:  # first, so that rows without a picture tell that it is missing
+                write_atomically(picture, figures.png(figures.moons_maps(found)))
+                drawn = True
+            if (spec, seed) not in held:
+                rows.append(results, found.rows())
         except Exception as error:
             failures.append(Failure(f"seed {seed}", error))
     measured = [row for row in rows.load(results) if row.spec == spec] if results.exists() else []

@@ -197,6 +197,11 @@ def cell_key(protocol: Protocol, method: Method, seed: int) -> str:
     return digest([training_key(protocol, method, seed), method.name, method.arguments()])
 
 
+def mispaired_key(key: str) -> str:
+    """The same of a cell's figures with densities of other images, see benchmarks/pairing.py."""
+    return digest([key, "mispaired"])
+
+
 def digest(content: Any) -> str:
     """A short digest of JSON-able content."""
     text = json.dumps(content, sort_keys=True, default=dict)

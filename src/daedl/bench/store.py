@@ -19,7 +19,12 @@ from daedl.training import Epoch, History
 class Store:
     """A folder with a subfolder for each trained network; every file is whole or absent."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, make: bool = True) -> None:
+        """`make=False` takes a folder that is there already, and raises if it isn't."""
+        if not make and not folder.is_dir():
+            raise FileNotFoundError(
+                f"no folder at {folder}; expected a cache: look at the path, or train something first"
+            )
         require_folder(folder, "choose another folder for the cache")
         self.folder = folder
 
@@ -64,9 +69,16 @@ class Store:
 
     def history(self, key: str) -> History:
         """How the training of `key` went, which is done."""
-        found = json.loads(self._history(key).read_text("utf-8"))
-        epochs = tuple(Epoch(**each) for each in found["epochs"])
-        return History(epochs, found["best_epoch"], found["stopped_early"])
+        path = self._history(key)
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            epochs = tuple(Epoch(**each) for each in found["epochs"])
+            return History(epochs, found["best_epoch"], found["stopped_early"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is not a training's history ({error}); expected one written by a run: delete "
+                f"the folder {path.parent}, and the network is trained again"
+            ) from error
 
     def _history(self, key: str) -> Path:
         return self._place(key) / "history.json"

@@ -23,16 +23,18 @@ def list_experiments(
     threads: Threads = None,
     plain: Annotated[bool, typer.Option("--no-times", help="Don't estimate times.")] = False,
 ) -> None:
-    """Say which experiments there are, and how long one seed takes on this machine at most.
+    """Say which experiments there are, and about how long one seed trains on this machine at most.
 
-    The estimate times a few training steps; methods that share a training count once.
+    A few training steps of the first method are timed, and stand for those of the others; methods that
+    share a training count once. Early stopping takes less; predictions come on top.
     """
     catalogue, console = spec.catalogue(), Console()
-    epochs: dict[str, float] = {}
+    seconds: dict[str, float] = {}  # of an epoch
     # Names are to be typed: they are never cut, whatever the width.
     name = Column("experiment", no_wrap=True, overflow="ignore")
+    methods = Column("methods", overflow="fold")
     table = Table(
-        name, "what", "methods", "against", "training a seed takes up to", show_lines=True
+        name, "what", methods, "against", "training a seed takes about, at most", show_lines=True
     )
     with using_threads(threads), console.status("timing a few training steps"):
         for each in catalogue.experiments.values():
@@ -41,11 +43,10 @@ def list_experiments(
                 if plain:
                     times.append(short)
                     continue
-                if protocol.name not in epochs:
+                if protocol.name not in seconds:
                     method = catalogue.method(each.methods[0], protocol).trained_as()
-                    epochs[protocol.name] = estimate.an_epoch(protocol, method)
-                count = estimate.trainings(catalogue, each, protocol)
-                most = epochs[protocol.name] * count * protocol.training["max_epochs"]
+                    seconds[protocol.name] = estimate.an_epoch(protocol, method)
+                most = seconds[protocol.name] * estimate.epochs(catalogue, each, protocol)
                 times.append(f"{short}: {estimate.told(most)}")
             cells = each.name, each.title, ", ".join(each.methods), ", ".join(each.units[1:])
             table.add_row(*cells, "\n".join(times) or "a minute")
@@ -73,10 +74,11 @@ def run_experiment(
 ) -> None:
     """Train what isn't trained yet, measure what isn't measured yet, and append the rows."""
     with told_errors(OSError, ValueError), using_threads(threads):
-        chosen = _seeds(seeds)
+        chosen, catalogue = _seeds(seeds), spec.catalogue()
+        catalogue.experiment(name)  # before folders are made for it
         require_folder(results, "choose another with --results")
         failures = runner.run(
-            spec.catalogue(),
+            catalogue,
             name,
             load=partial(datasets.load, root=data),
             store=Store((cache or datasets.data_root(data) / "runs").expanduser()),

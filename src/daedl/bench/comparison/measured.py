@@ -10,11 +10,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from daedl.bench import rows
+from daedl.bench import moons, rows
 from daedl.bench.rows import Row
-from daedl.bench.spec import Catalogue, cell_key
+from daedl.bench.spec import Catalogue, cell_key, mispaired_key
 
 MOONS = "two-moons"
+MISPAIRED = (
+    "daedl-mispaired"  # what benchmarks/pairing.py calls DAEDL with densities of other images
+)
 
 
 class Key(NamedTuple):
@@ -76,7 +79,7 @@ class Measurements:
     @property
     def stale(self) -> int:
         """Rows that were left out: measured with other settings than the catalogue's."""
-        return sum(map(self._is_stale, self._asked))
+        return sum(map(self._is_stale, self._asked)) + sum(map(_is_of_other_moons, self.found))
 
     @cached_property
     def _asked(self) -> list[Row]:
@@ -84,12 +87,12 @@ class Measurements:
         return [row for row in self.found if row.protocol and row.experiment in experiments]
 
     def _is_stale(self, row: Row) -> bool:
-        """Whether a cell like it, of any seed, was measured with the settings as they are now, but not it."""
-        return not self._is_current(row) and (row.protocol, row.method) in self._renewed
+        """Whether it was measured with other settings than those that the report states.
 
-    @cached_property
-    def _renewed(self) -> set[tuple[str, str]]:
-        return {(row.protocol, row.method) for row in self._asked if self._is_current(row)}
+        A row that doesn't say with which, or whose protocol or method isn't in the catalogue, is kept.
+        """
+        present = self._specs.get((row.protocol, row.method, row.seed))
+        return row.spec != "" and present is not None and row.spec != present
 
     @cached_property
     def summaries(self) -> Mapping[Key, Summary]:
@@ -102,7 +105,9 @@ class Measurements:
     @property
     def moons_rows(self) -> list[Row]:
         """Rows of the two moons, which have no protocol."""
-        return [row for row in self.found if row.experiment == MOONS]
+        return [
+            row for row in self.found if row.experiment == MOONS and not _is_of_other_moons(row)
+        ]
 
     @cached_property
     def moons(self) -> Mapping[tuple[str, str], Summary]:
@@ -170,19 +175,17 @@ class Measurements:
         method = self.canonical(row.method)
         return Key(row.protocol, method, row.data, row.task, row.score, row.metric)
 
-    def _is_current(self, row: Row) -> bool:
-        return row.spec == self._specs.get((row.protocol, row.method, row.seed))
-
     @cached_property
     def _specs(self) -> dict[tuple[str, str, int], str]:
         """The digest of the settings as they are now, of every cell with rows."""
         protocols, method = self.catalogue.protocols, self.catalogue.method
-        cells = {(row.protocol, row.method, row.seed) for row in self.found}
-        return {
-            (name, label, seed): cell_key(protocol, method(label, protocol), seed)
-            for name, label, seed in cells
-            if (protocol := protocols.get(name)) and label in self.catalogue.methods
-        }
+        found = {}
+        for name, label, seed in {(row.protocol, row.method, row.seed) for row in self.found}:
+            paired = "daedl" if label == MISPAIRED else label
+            if name in protocols and paired in self.catalogue.methods:
+                key = cell_key(protocols[name], method(paired, protocols[name]), seed)
+                found[name, label, seed] = mispaired_key(key) if label == MISPAIRED else key
+        return found
 
 
 def load(folder: Path, catalogue: Catalogue) -> Measurements:
@@ -202,9 +205,15 @@ def _holds_rows(path: Path) -> bool:
     with path.open(encoding="utf-8", errors="replace") as file:
         first = file.readline()
     try:
-        return "experiment" in json.loads(first)
+        found = json.loads(first)
     except json.JSONDecodeError:
         return bool(first.strip())
+    return not isinstance(found, dict) or "experiment" in found
+
+
+def _is_of_other_moons(row: Row) -> bool:
+    """Whether a row of the two moons was measured with other settings."""
+    return row.experiment == MOONS and row.spec not in ("", moons.Settings().key())
 
 
 def _ordered(present: Iterable[str], order: Iterable[str]) -> list[str]:

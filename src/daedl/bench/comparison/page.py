@@ -8,13 +8,11 @@ from daedl.bench.comparison import choice, further, missing, protocols, titles
 from daedl.bench.comparison.choice import Choice
 from daedl.bench.comparison.compare import Comparison, Tally, compare, tally
 from daedl.bench.comparison.further import Sheet
-from daedl.bench.comparison.measured import Measurements
+from daedl.bench.comparison.measured import MISPAIRED, Measurements
 from daedl.bench.comparison.missing import Gap
 from daedl.bench.comparison.pictures import Gallery, Picture, of_choice
 from daedl.bench.comparison.protocols import Run
 from daedl.bench.report import inline, template
-
-MISPAIRED = "daedl-mispaired"  # the label of benchmarks/pairing.py
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class Run:
     """A protocol with rows.
 
     Attributes:
-        methods: name, settings that differ from the method's own, and seeds.
+        methods: name, settings that differ from the method's own or the protocol's, and seeds.
     """
 
     name: str
@@ -47,8 +47,9 @@ def _run(name: str, measured: Measurements) -> Run:
     methods = []
     for label in measured.methods(name):
         seeds = {seed for key, seed in measured.rows if key[:2] == (name, label)}
-        method = measured.catalogue.methods.get(label)
-        settings = "not in the catalogue" if method is None else _own(method)
+        settings = "not in the catalogue"
+        if protocol and label in measured.catalogue.methods:
+            settings = _settings(measured.catalogue.method(label, protocol), protocol)
         methods.append((titles.method(label), settings, titles.seeds(seeds)))
     return Run(
         name,
@@ -80,12 +81,18 @@ def in_words(protocol: Protocol) -> str:
     return "; ".join(parts) + "."
 
 
-def _own(method: Method) -> str:
-    """The settings that differ from the defaults of the method's class."""
+def _settings(method: Method, protocol: Protocol) -> str:
+    """What differs from the defaults of the method's class, and from the protocol's training."""
     changed = {
         field.name: getattr(method, field.name)
         for field in fields(method)
         if getattr(method, field.name) != field.default
+    }
+    training = protocol.training_of(method)
+    changed |= {
+        key.replace("_", " "): value
+        for key, value in training.items()
+        if value != protocol.training[key]
     }
     return f"{method.name}, {_listed(changed)}" if changed else method.name
 

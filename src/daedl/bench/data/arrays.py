@@ -115,6 +115,11 @@ def _member(archive: zipfile.ZipFile, name: str) -> Array:
     require_size(name, size)
     with archive.open(name) as file:
         shape, kind = _header(file)
+    if kind.hasobject:
+        raise ValueError(
+            f"{name} holds objects, which aren't unpacked, and no numbers; images of mixed sizes end so: "
+            "resize them to one size before np.savez"
+        )
     if math.prod(shape) * max(kind.itemsize, 1) > size:
         raise ValueError(f"{name} announces {kind} of shape {shape} but holds {size:,} bytes")
     with archive.open(name) as file:

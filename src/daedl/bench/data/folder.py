@@ -49,6 +49,7 @@ def read_folder(
         labels = torch.zeros(len(images), dtype=torch.int64)
         return ImageSet(images, labels, folder.name, split)
     names = _classes(folder, class_names)
+    _tell_strays(folder, names)
     files = [_files((folder / name).iterdir(), folder / name) for name in names]
     labels = torch.repeat_interleave(torch.tensor([len(each) for each in files]))
     images = read_images([file for each in files for file in each], channels=channels, size=size)
@@ -93,6 +94,25 @@ def _classes(folder: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
             f"that the labels stand for: add, remove or rename {', '.join(missing)}"
         )
     return tuple(wanted)
+
+
+def _tell_strays(folder: Path, names: Sequence[str]) -> None:
+    """Warn of images that no class has, as they lie beside the classes' folders or deeper in them."""
+    places = (folder, *(deeper for name in names for deeper in _deeper(folder / name)))
+    strays = [
+        file for place in places for file in place.iterdir() if file.suffix.lower() in SUFFIXES
+    ]
+    if strays:
+        warnings.warn(
+            f"{len(strays)} images in {folder} are left out, {min(strays)} the first of them; expected "
+            "every image right in the folder of its class: move them there",
+            DataWarning,
+            stacklevel=3,
+        )
+
+
+def _deeper(folder: Path) -> list[Path]:
+    return [each for each in folder.rglob("*") if each.is_dir() and each.name[0] != "."]
 
 
 def _files(candidates: Iterable[Path], folder: Path) -> list[Path]:
