@@ -139,6 +139,8 @@ def _method(entry: Mapping[str, Any], data: str) -> Method:
             arguments["spectral"] = None
         case "default":
             arguments["spectral"] = SpectralNorm()
+        case dict(settings):
+            arguments["spectral"] = SpectralNorm(**settings)
     return methods.build_for(data, arguments.pop("name"), **arguments)
 
 

@@ -95,6 +95,14 @@ def header(shape: tuple[int, ...], kind: str = "|u1") -> bytes:
     return buffer.getvalue()
 
 
+def test_images_of_mixed_sizes_are_told(tmp_path):
+    images = np.empty(2, dtype=object)
+    images[:] = [np.zeros((4, 4), np.uint8), np.zeros((5, 5), np.uint8)]
+    np.savez(tmp_path / "mixed.npz", images=images, labels=np.arange(2))
+    with pytest.raises(ValueError, match=r"mixed\.npz.*resize them to one size"):
+        read_npz(tmp_path / "mixed.npz")
+
+
 @pytest.mark.parametrize(
     ("member", "content"),
     [

@@ -119,6 +119,14 @@ def test_other_files_are_left_out_with_a_warning(folder):
         assert len(read_folder(folder)) == 3
 
 
+@pytest.mark.parametrize("place", ["3.png", "cat/small/3.png"])
+def test_images_outside_the_classes_are_told(folder, place):
+    save(folder / place, PIXELS[3])
+    save(folder / ".3.png", PIXELS[3])
+    with pytest.warns(DataWarning, match=rf"1 images in .*{place} the first.*move them there"):
+        assert len(read_folder(folder)) == 3
+
+
 def test_impossible_options_are_refused(folder):
     for options in ({"channels": 2}, {"size": 0}):
         with pytest.raises(ValueError, match="expected 1 channel for grey or 3"):

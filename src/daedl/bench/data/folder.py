@@ -100,7 +100,10 @@ def _tell_strays(folder: Path, names: Sequence[str]) -> None:
     """Warn of images that no class has, as they lie beside the classes' folders or deeper in them."""
     places = (folder, *(deeper for name in names for deeper in _deeper(folder / name)))
     strays = [
-        file for place in places for file in place.iterdir() if file.suffix.lower() in SUFFIXES
+        file
+        for place in places
+        for file in place.iterdir()
+        if file.suffix.lower() in SUFFIXES and file.name[0] != "."
     ]
     if strays:
         warnings.warn(
