@@ -102,6 +102,24 @@ def test_extreme_logits_stay_finite(method, size):
     assert all(torch.isfinite(score).all() for score in p.scores().values())
 
 
+@pytest.mark.parametrize("size", [255.0, 1e4])
+def test_extreme_images_get_finite_predictions(trained, blobs, size):
+    p = trained[0].predict(size * blobs[0])
+    assert torch.isfinite(p.probs).all()
+    assert all(torch.isfinite(score).all() for score in p.scores().values())
+
+
+def test_pixels_that_nobody_scaled_get_a_finite_gradient(method, blobs):
+    """Through heads, flows and noise, too."""
+    classifier = daedl.Classifier(network(), method).train()
+    method.start(classifier.network, torch.bincount(blobs[1]))
+    loss = method.training_loss(classifier.network, 255 * blobs[0][:64], blobs[1][:64], 5)
+    loss.backward()
+    assert torch.isfinite(loss)
+    for name, parameter in classifier.network.named_parameters():
+        assert torch.isfinite(parameter.grad).all(), name
+
+
 def test_every_parameter_gets_a_finite_gradient(method, blobs):
     """But those of an ensemble's or a head's that a phase leaves alone."""
     classifier = daedl.Classifier(network(), method).train()

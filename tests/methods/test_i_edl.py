@@ -24,6 +24,10 @@ def test_worked_numbers():
     trigammas = log_trigamma(log_alpha).exp()
     assert trigammas[0].tolist() == pytest.approx([0.376286, 0.797394, 1.11857], abs=5e-6)
     assert float(log_det_fisher(log_alpha)) == pytest.approx(-2.99460, abs=5e-6)
+    total = log_trigamma(log_alpha.logsumexp(-1)).exp()
+    assert float(total) == pytest.approx(0.177054, abs=5e-7)
+    left = (log_det_fisher(log_alpha) - trigammas.log().sum()).exp()
+    assert float(left) == pytest.approx(0.149145, abs=5e-7)
     # I-MSE 0.202461 and I-var 0.0619089: without determinant and KL there is nothing else.
     assert float(IEDL(fisher_weight=0).loss(OUT, TARGET, 0)) == pytest.approx(0.26437, abs=5e-6)
     for weight, total in ((0.05, 0.554764), (0.005, 0.420007)):

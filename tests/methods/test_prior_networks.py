@@ -40,6 +40,22 @@ def test_worked_numbers(method, known, total):
     assert float(loss) == pytest.approx(known / 100, abs=5e-7)
 
 
+def test_worked_divergences():
+    predicted, of_noise = ours(LOGITS.exp()), ours(NOISE_LOGITS.exp())
+    flat, wanted, smoothed = (
+        ours(torch.tensor([alpha], dtype=torch.float64))
+        for alpha in ((1.0, 1.0, 1.0), (101.0, 1.0, 1.0), (980.0, 10.0, 10.0))
+    )
+    assert float(KLPN().divergence(wanted, predicted)) == pytest.approx(2.21836, abs=5e-6)
+    assert float(KLPN().divergence(smoothed, predicted)) == pytest.approx(4.05318, abs=5e-6)
+    assert float(KLPN().divergence(flat, of_noise)) == pytest.approx(0.417682, abs=5e-7)
+    assert float(RKLPN().divergence(flat, of_noise)) == pytest.approx(0.410424, abs=5e-7)
+
+
+def ours(alpha):
+    return daedl.Dirichlet(alpha.log())
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_divergences_against_torch(seed):
     torch.manual_seed(seed)

@@ -35,7 +35,8 @@ class MCDropout(Softmax):
     paper = "Gal and Ghahramani, Dropout as a Bayesian Approximation, ICML 2016"
     published_training = "cross-entropy with dropout; rate and passes of the comparison unpublished"
     caveats = (
-        "Needs many passes. Its rate decides what it finds uncertain; none is right for all data."
+        "Needs many passes. Its rate decides what it finds uncertain; none is right for all data. Masks "
+        "belong to places in a batch, so that an image's figures change a little with its company."
     )
 
     rate: float = 0.2

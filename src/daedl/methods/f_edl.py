@@ -95,7 +95,8 @@ class FEDL(Method):
 class Heads(nn.Module):
     """Puts g₂ (allocation) and g₃ (dispersion) beside the logits g₁: three rows (B, 3, C), g₃ repeated.
 
-    H - width - C and H - width - 1, with ReLU and LayerNorm between, as in the published code.
+    H - width - C and H - width - 1, with ReLU and LayerNorm between. Two linear layers of this width are
+    published; whether those have LayerNorm could not be looked up.
     """
 
     def __init__(self, num_features: int, num_classes: int, width: int) -> None:

@@ -20,7 +20,7 @@ class KLPN(Method):
 
     β_y is 1 for every class, plus t for the true one. α′ belongs to images of uniform noise, as many as
     known ones and drawn anew for each step: no other unknown data are seen. Validation has the first
-    term alone.
+    term alone, so that the epoch that is kept is chosen by known images.
 
     Attributes:
         target: t, the evidence asked for; 100 as in the later published code (the first one has smoothed
@@ -39,7 +39,10 @@ class KLPN(Method):
             "pixel_std": (0.2023, 0.1994, 0.2010),
         }
     }
-    published_training = "Adam 1e-3, times 0.95 an epoch, batches of 128, 50 epochs"
+    published_training = (
+        "first code: Adam 1e-3, times 0.95 an epoch, batches of 128, 50 epochs; the later one, whose "
+        "targets these are: SGD, batches of 128, gradients clipped at 10; of the compared rows unpublished"
+    )
     extra_cost = "twice the images: one of noise for each known one"
     caveats = (
         "Needs images to call unknown in training; with noise alone it learns little of those that look "

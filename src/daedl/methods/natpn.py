@@ -46,6 +46,13 @@ class NatPN(Posterior):
     together, then the flow alone again is fine-tuned on −ln q(z). Logits are ln q(z) + ln χ_c; the
     budget and the bounds come after them, so that the likelihood is seen as it is.
 
+    Other than in the released code:
+    - Every training has the batches, rate and schedule that `fit` is told. There all have batches of 1024
+      and a rate of 1e-3, so that the flow alone takes far fewer steps.
+    - Early stopping asks for any improvement; there for 1e-3 of the loss, 1e-2 of the likelihood.
+    - Fine-tuning keeps the epoch with the highest likelihood of the validation data. A released version
+      keeps the best checkpoint without saying that larger is better, which takes the lowest.
+
     Attributes:
         budget: ln N_H is 0 ("constant"), H/2 ("exp-half"), H ("exp") or ½ ln(4π) H ("normal").
         warmup_epochs: of the first training; 0 for none.
@@ -67,7 +74,8 @@ class NatPN(Posterior):
     )
     caveats = (
         "One flow of radial layers hardly splits the latent into a cluster a class, so that what lies "
-        "between classes may seem better known than the data. While the flow is trained alone, dropout "
+        "between classes may seem better known than the data; fine-tuning makes that worse, as it gives "
+        "some classes a peak at the cost of the others (`finetune=False`). While the flow is trained alone, dropout "
         "in the encoder stays on, so that it is fitted to more spread latents than at prediction, and "
         "batch normalisation goes on averaging."
     )

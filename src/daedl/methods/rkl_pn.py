@@ -21,6 +21,9 @@ class RKLPN(KLPN):
         "Malinin and Gales, Reverse KL-Divergence Training of Prior Networks: Improved Uncertainty and "
         "Adversarial Robustness, NeurIPS 2019"
     )
+    published_training = (
+        "SGD, batches of 128, gradients clipped at 10; of the compared rows unpublished"
+    )
     caveats = (
         "Needs images to call unknown in training; with noise alone it learns little of those that look "
         "like images."
