@@ -74,8 +74,7 @@ class NatPN(Posterior):
     )
     caveats = (
         "One flow of radial layers hardly splits the latent into a cluster a class, so that what lies "
-        "between classes may seem better known than the data; fine-tuning makes that worse, as it gives "
-        "some classes a peak at the cost of the others (`finetune=False`). While the flow is trained alone, dropout "
+        "between classes may seem better known than the data. While the flow is trained alone, dropout "
         "in the encoder stays on, so that it is fitted to more spread latents than at prediction, and "
         "batch normalisation goes on averaging."
     )
