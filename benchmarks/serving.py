@@ -21,7 +21,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 
@@ -29,14 +29,13 @@ import numpy as np
 import torch
 from PIL import Image
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 import daedl
 from daedl.bench.data import load
-from daedl.bench.rows import commit
 from daedl.networks import ConvNet
 from daedl.serving import Settings
+from limits import Limited, conclude
 
 RESULTS = Path(__file__).parent / "results" / "serving.jsonl"
 # As `daedl serve`, whether or not its script is on the path.
@@ -48,28 +47,11 @@ PATIENCE = 5  # seconds that the server waits for a body that never comes, while
 
 
 @dataclass(frozen=True)
-class ServingRow:
-    """One measured figure; `value` must be at most `limit`, or at least it where `at_least`."""
+class ServingRow(Limited):
+    """A figure, with the seconds and the clients of its load."""
 
-    benchmark: str
-    case: str
-    unit: str
-    value: float
-    limit: float | None = None
-    at_least: bool = False
     seconds: float = 0.0
     clients: int = 0
-    threads: int = 0
-    torch: str = torch.__version__
-    daedl: str = daedl.__version__
-    commit: str = field(default_factory=commit)
-
-    @property
-    def met(self) -> bool:
-        """Whether the limit is kept."""
-        if self.limit is None:
-            return True
-        return self.value >= self.limit if self.at_least else self.value <= self.limit
 
 
 # ---- models and servers
@@ -462,17 +444,6 @@ def same(name: str, expected: Sequence[bytes], found: Sequence[bytes]) -> Servin
     return ServingRow(name, f"{len(expected)} images", "equal", share, 1.0, at_least=True)
 
 
-def show(console: Console, rows: list[ServingRow]) -> None:
-    """A table for people."""
-    table = Table("figure", "case", "measured", "limit", title="Serving")
-    for each in rows:
-        limit = "" if each.limit is None else f"{'≥' if each.at_least else '≤'} {each.limit:g}"
-        color = "green" if each.met else "red"
-        measured = f"[{color}]{each.value:.4g}[/{color}] {each.unit}"
-        table.add_row(each.benchmark, each.case, measured, limit)
-    console.print(table)
-
-
 def main() -> int:
     """Measure, show, write the rows; 1 if a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -497,13 +468,7 @@ def main() -> int:
             rows = loaded(paths, bodies, options)
         with console.status(f"{options.malformed} broken requests"):
             rows += faults(paths[0], bodies, test[0], options)
-    rows = [replace(each, threads=options.threads) for each in rows]
-    show(console, rows)
-    options.rows.parent.mkdir(parents=True, exist_ok=True)
-    with options.rows.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(each)) + "\n" for each in rows)
-    console.print(f"rows appended to {options.rows}")
-    return 0 if all(each.met for each in rows) else 1
+    return conclude(console, "Serving", rows, options.rows)
 
 
 if __name__ == "__main__":

@@ -7,53 +7,34 @@ Ratios are compared with the limits of the project; a missed limit makes the exi
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 import daedl
 from daedl.bench.data import ImageSet
-from daedl.bench.rows import commit
 from daedl.density import ClassStatistics, DensityScorer
 from daedl.networks import VGG16, ConvNet, Network
 from daedl.outputs import Outputs
+from limits import Limited, conclude
 
 RESULTS = Path(__file__).parent / "results" / "speed.jsonl"
 
 
 @dataclass(frozen=True)
-class SpeedRow:
-    """One measured figure; `value` must be at most `limit`, or at least it where `at_least`."""
+class SpeedRow(Limited):
+    """A figure, with the seconds that it was computed from."""
 
-    benchmark: str
-    case: str
-    unit: str
-    value: float
-    limit: float | None
-    at_least: bool
-    ours_seconds: float | None
-    reference_seconds: float | None
-    threads: int
-    torch: str
-    daedl: str
-    commit: str
-
-    @property
-    def met(self) -> bool:
-        """Whether the limit is kept."""
-        if self.limit is None:
-            return True
-        return self.value >= self.limit if self.at_least else self.value <= self.limit
+    ours_seconds: float | None = None
+    reference_seconds: float | None = None
 
 
 def row(
@@ -66,21 +47,9 @@ def row(
     at_least: bool = False,
     seconds: tuple[float | None, float | None] = (None, None),
 ) -> SpeedRow:
-    """A figure with its circumstances."""
-    return SpeedRow(
-        benchmark,
-        case,
-        unit,
-        value,
-        limit,
-        at_least,
-        ours_seconds=seconds[0],
-        reference_seconds=seconds[1],
-        threads=torch.get_num_threads(),
-        torch=torch.__version__,
-        daedl=daedl.__version__,
-        commit=commit(),
-    )
+    """A figure, and the seconds of both sides."""
+    figure = SpeedRow(benchmark, case, unit, value, limit, at_least)
+    return replace(figure, ours_seconds=seconds[0], reference_seconds=seconds[1])
 
 
 def best_of(
@@ -292,17 +261,6 @@ def measure(console: Console) -> list[SpeedRow]:
     return rows
 
 
-def show(console: Console, rows: list[SpeedRow]) -> None:
-    """A table for people."""
-    table = Table("figure", "case", "measured", "limit", title="Speed and memory")
-    for each in rows:
-        limit = "" if each.limit is None else f"{'≥' if each.at_least else '≤'} {each.limit:.3g}"
-        color = "green" if each.met else "red"
-        measured = f"[{color}]{each.value:.3g}[/{color}] {each.unit}"
-        table.add_row(each.benchmark, each.case, measured, limit)
-    console.print(table)
-
-
 def main() -> int:
     """Measure, show, write the rows; 1 if a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -312,13 +270,7 @@ def main() -> int:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     console = Console()
-    rows = measure(console)
-    show(console, rows)
-    options.rows.parent.mkdir(parents=True, exist_ok=True)
-    with options.rows.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(each)) + "\n" for each in rows)
-    console.print(f"rows appended to {options.rows}")
-    return 0 if all(each.met for each in rows) else 1
+    return conclude(console, "Speed and memory", measure(console), options.rows)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,16 @@
 """Deep deterministic uncertainty."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
-from torch import Tensor, nn
+from torch import nn
 
-from daedl.density import GaussianDensity
-from daedl.density.scorer import fit_gaussians, refit_gaussians
-from daedl.density.shrinkage import Shrinkage, require_shrinkage
-from daedl.methods.post_hoc import PostHoc
+from daedl.methods.gaussians import OnGaussians
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
-class DDU(PostHoc):
+class DDU(OnGaussians):
     """Epistemic: −ln p(f), p(f) = Σ_c ω_c N(f; μ_c, Σ_c) fitted to the training features; p = softmax(z).
 
     The paper trains with soft spectral normalisation, which is asked for with
@@ -34,36 +29,14 @@ class DDU(PostHoc):
         "soft spectral normalisation with coefficient 3; SGD at 0.1 with momentum 0.9 and weight decay "
         "5e-4, batches of 128, 350 epochs, rate times 0.1 after 150 and 250"
     )
-    extra_cost = "one pass over the training data"
+    covariance = "full"
     caveats = (
         "The aleatoric score means something only where the density is high. Without spectral "
         "normalisation unknown inputs may be mapped to where training features lie."
     )
-
-    shrinkage: Shrinkage = "auto"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_shrinkage(self.shrinkage)  # here rather than after training
-
-    def fit(self, outputs: Outputs, targets: Tensor) -> GaussianDensity:
-        """Fit a Gaussian of its own to the training features of each class."""
-        num_classes = outputs.logits.shape[-1]
-        return fit_gaussians(outputs.features, targets, num_classes, "full", self.shrinkage)
-
-    def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> GaussianDensity:
-        """Merge more training features into the Gaussians."""
-        density = cast(GaussianDensity, fitted)
-        return refit_gaussians(density, outputs.features, targets, self.shrinkage)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Probabilities softmax(z), and minus the log density."""
         log_density = self.require_fitted(fitted)(outputs.features).to(outputs.logits)
         prediction = Prediction.from_probs(outputs.logits.softmax(-1), -log_density)
         return replace(prediction, log_density=log_density)
-
-    def restore(
-        self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
-    ) -> GaussianDensity:
-        """The Gaussians from a model file."""
-        return GaussianDensity.restore(tensors, settings)

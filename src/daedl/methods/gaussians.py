@@ -1,0 +1,50 @@
+"""What methods share that read a softmax network's features under Gaussians of the classes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from torch import Tensor, nn
+
+from daedl.density import GaussianDensity
+from daedl.density.scorer import fit_gaussians, refit_gaussians
+from daedl.density.shrinkage import Shrinkage, require_shrinkage
+from daedl.density.statistics import Structure
+from daedl.methods.post_hoc import PostHoc
+from daedl.outputs import Outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnGaussians(PostHoc):
+    """N(f; μ_c, Σ_c) of each class, fitted to the training features; not a method itself.
+
+    Attributes:
+        shrinkage: of singular covariances; see `daedl.density.GaussianDensity.fit`.
+    """
+
+    extra_cost = "one pass over the training data"
+    covariance: ClassVar[Structure]
+
+    shrinkage: Shrinkage = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_shrinkage(self.shrinkage)  # here rather than after training
+
+    def fit(self, outputs: Outputs, targets: Tensor) -> GaussianDensity:
+        """Fit the Gaussians to the training features."""
+        num_classes = outputs.logits.shape[-1]
+        return fit_gaussians(
+            outputs.features, targets, num_classes, self.covariance, self.shrinkage
+        )
+
+    def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> GaussianDensity:
+        """Merge more training features into the Gaussians."""
+        density = cast(GaussianDensity, fitted)
+        return refit_gaussians(density, outputs.features, targets, self.shrinkage)
+
+    def restore(
+        self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
+    ) -> GaussianDensity:
+        """The Gaussians from a model file."""
+        return GaussianDensity.restore(tensors, settings)
