@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from daedl.bench.data.folder import FORMATS, MODES
+from daedl.bench.data.folder import FORMATS, pixels_of
 from daedl.serving.errors import RequestError
 
 
@@ -45,17 +44,7 @@ def _read(file: BytesIO, name: str, shape: Sequence[int]) -> Tensor:
     channels, height, width = shape
     file.seek(0)
     with _readable(name), Image.open(file, formats=FORMATS) as opened:
-        # Cameras note how they were held instead of turning the image.
-        image = _eight_bits(ImageOps.exif_transpose(opened)).convert(MODES[channels])
-        pixels = np.array(image.resize((width, height), Image.Resampling.BILINEAR), dtype=np.uint8)
-    return torch.from_numpy(pixels).reshape(height, width, channels).permute(2, 0, 1)
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Pillow would cut 16-bit grey values off at 255 instead of scaling them."""
-    if not image.mode.startswith("I"):
-        return image
-    return Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
+        return pixels_of(opened, channels, (height, width))
 
 
 @contextmanager

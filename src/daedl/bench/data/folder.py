@@ -138,11 +138,16 @@ def _files(candidates: Iterable[Path], folder: Path) -> list[Path]:
 
 def _read(file: Path, channels: int, shape: tuple[int, int] | None) -> Tensor:
     with _readable(file), Image.open(file, formats=FORMATS) as opened:
-        # Cameras note how they were held instead of turning the image.
-        image = _eight_bits(ImageOps.exif_transpose(opened)).convert(MODES[channels])
-        if shape is not None:
-            image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
-        pixels = np.array(image, dtype=np.uint8)
+        return pixels_of(opened, channels, shape)
+
+
+def pixels_of(opened: Image.Image, channels: int, shape: tuple[int, int] | None) -> Tensor:
+    """The image (C, H, W), uint8, resized to `shape` (H, W) unless that is None."""
+    # Cameras note how they were held instead of turning the image.
+    image = _eight_bits(ImageOps.exif_transpose(opened)).convert(MODES[channels])
+    if shape is not None:
+        image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+    pixels = np.array(image, dtype=np.uint8)
     return torch.from_numpy(pixels).reshape(*pixels.shape[:2], channels).permute(2, 0, 1)
 
 
