@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from daedl.bench import data, rows
+from daedl.bench.cell import fast
 from daedl.bench.data import ImageSet
 from daedl.bench.rows import Measured
-from daedl.bench.runner import fast
 from daedl.bench.spec import Protocol, catalogue, cell_key
 from daedl.classifier import Classifier
 from daedl.methods import Method

@@ -27,8 +27,8 @@ from typing import Any
 import torch
 
 from daedl.bench import data, rows
+from daedl.bench.cell import Cell
 from daedl.bench.rows import Measured, Row
-from daedl.bench.runner import Cell
 from daedl.bench.spec import Protocol, catalogue
 from daedl.bench.store import Store
 from daedl.bench.trained import Progress

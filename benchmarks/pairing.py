@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from daedl.bench import data, rows
+from daedl.bench.cell import Cell
 from daedl.bench.comparison.measured import MISPAIRED
-from daedl.bench.runner import Cell, measure
+from daedl.bench.runner import measure
 from daedl.bench.spec import catalogue, mispaired_key
 from daedl.bench.store import Store
 from daedl.outputs import Outputs

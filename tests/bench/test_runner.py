@@ -9,7 +9,8 @@ import torch
 from made import stripes as load
 
 from daedl.bench import rows
-from daedl.bench.runner import Cell, run
+from daedl.bench.cell import Cell
+from daedl.bench.runner import run
 from daedl.bench.spec import catalogue, cell_key, training_key
 from daedl.bench.store import Store
 from daedl.classifier import Classifier

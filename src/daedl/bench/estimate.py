@@ -5,7 +5,7 @@ import time
 import torch
 from torch import Tensor
 
-from daedl.bench.runner import fast
+from daedl.bench.cell import fast
 from daedl.bench.spec import Catalogue, Experiment, Protocol, training_keys
 from daedl.classifier import Classifier
 from daedl.methods import Method

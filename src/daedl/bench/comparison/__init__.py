@@ -10,8 +10,8 @@ page.py, and the templates             all of it -> Markdown and HTML
 
 from pathlib import Path
 
+from daedl.bench.cell import Load
 from daedl.bench.comparison import measured, page, pictures
-from daedl.bench.runner import Load
 from daedl.bench.spec import Catalogue
 from daedl.storage import require_folder, write_atomically
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from torch import Tensor
 
 from daedl.bench import figures
+from daedl.bench.cell import Cell, Load
 from daedl.bench.comparison import drawing, missing, titles
 from daedl.bench.comparison.choice import Choice
 from daedl.bench.comparison.drawing import Told
 from daedl.bench.comparison.measured import Measurements, Summary
 from daedl.bench.data import corrupted_sets
-from daedl.bench.runner import Cell, Load
 from daedl.bench.spec import Experiment, Protocol
 from daedl.bench.store import Store
 from daedl.prediction import Prediction
