@@ -46,6 +46,9 @@ name = "temperature"
 [method.fisher]
 name = "i-edl"
 
+[method.flow]
+name = "postnet"
+
 [method.pair]
 name = "ensemble"
 size = 2
@@ -316,6 +319,18 @@ def test_an_interrupted_run_goes_on(store, tmp_path, monkeypatch):
         for name in ("rows.jsonl", "w.jsonl")
     )
     assert ours == theirs
+
+
+def test_the_seed_alone_decides_the_weights(tmp_path):
+    """Those of heads too, which a method puts behind the network."""
+    specs = catalogue(SPEC)
+    protocol = specs.experiment("tiny").protocol()
+    found = []
+    for name in ("one", "two"):
+        torch.manual_seed(len(found))  # whatever was drawn before in this process
+        cell = Cell(protocol, specs.method("flow"), 0, load, Store(tmp_path / name))
+        found.append(cell.classifier.network.state_dict())
+    assert all(torch.equal(one, two) for one, two in zip(*map(dict.values, found), strict=True))
 
 
 def test_keys_tell_apart_what_differs():

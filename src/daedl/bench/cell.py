@@ -108,9 +108,9 @@ class Cell:
         """Train as the method that shares its training does, without what comes after."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            network = self.protocol.build()
-        fast(network)
-        classifier = Classifier(network, self.method.trained_as())
+            # The method draws weights too, where it puts a head behind the network.
+            classifier = Classifier(self.protocol.build(), self.method.trained_as())
+        fast(classifier.network)
         options = self.protocol.training_of(self.method)
         size = options.pop("batch_size")
         val, train = self._parts
