@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from daedl.bench.comparison import titles
-from daedl.bench.comparison.measured import Measurements
+from daedl.bench.comparison.measured import MISPAIRED, Measurements
 from daedl.bench.spec import Protocol
 from daedl.methods import Method
 
@@ -50,6 +50,8 @@ def _run(name: str, measured: Measurements) -> Run:
         settings = "not in the catalogue"
         if protocol and label in measured.catalogue.methods:
             settings = _settings(measured.catalogue.method(label, protocol), protocol)
+        elif label == MISPAIRED:
+            settings = "daedl, each image with the density of another"
         methods.append((titles.method(label), settings, titles.seeds(seeds)))
     return Run(
         name,
