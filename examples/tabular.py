@@ -34,7 +34,7 @@ class Result(NamedTuple):
     question: str
     method: str
     accuracy: float
-    uncertainty: dict[str, NDArray[np.float32]]
+    uncertainty: dict[str, NDArray[np.float64]]
     suspect: NDArray[np.bool_]
 
     def auroc(self, score: str) -> float:
@@ -49,9 +49,9 @@ def pipeline(method: str) -> Pipeline:
     return make_pipeline(PowerTransformer(), DAEDLClassifier(method, max_epochs=50, random_state=0))
 
 
-def uncertainty(model: Pipeline, samples: NDArray[np.float64]) -> dict[str, NDArray[np.float32]]:
+def uncertainty(model: Pipeline, samples: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """All scores of samples (N, F); a pipeline passes on `predict` but not what only its last step has."""
-    scores: dict[str, NDArray[np.float32]] = model[-1].predict_uncertainty(
+    scores: dict[str, NDArray[np.float64]] = model[-1].predict_uncertainty(
         model[:-1].transform(samples)
     )
     return scores

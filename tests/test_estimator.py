@@ -129,7 +129,7 @@ class TestTraining:
         assert other.score(scaled, labels) == pytest.approx(fitted.score(samples, labels), abs=0.05)
         assert np.isfinite(other.score_samples(scaled)).all()
         plain = quick(standardize=False).fit(samples, labels)
-        assert torch.equal(plain._inputs(samples), torch.tensor(samples, dtype=torch.float32))
+        assert torch.equal(plain._inputs(samples), torch.tensor(samples, dtype=torch.float64))
 
     def test_early_stopping_on_held_out_samples(self, table):
         estimator = quick(max_epochs=50, learning_rate=0.3, patience=2, validation_fraction=0.3)
@@ -197,7 +197,7 @@ class TestMethodsAndNetworks:
         assert isinstance(estimator.model_.network, ConvNet)
         pixels = samples.reshape(-1, 1, 8, 8)
         scaled = (pixels - pixels.mean(0)) / np.where(pixels.std(0) > 0, pixels.std(0), 1)
-        expected = estimator.model_.predict(torch.tensor(scaled, dtype=torch.float32)).probs
+        expected = estimator.model_.predict(torch.tensor(scaled, dtype=torch.float64)).probs
         np.testing.assert_allclose(estimator.predict_proba(samples), expected, atol=1e-4)
         pickle.loads(pickle.dumps(estimator)).predict(samples)
 

@@ -28,11 +28,11 @@ from daedl.spectral import SpectralNorm
 from daedl.training import History, fit
 from daedl.training.randomness import preserved_random_state
 
-# Samples are taken in either; they are standardised before they become float32.
+# Samples are taken in either.
 FLOATS = (np.float64, np.float32)
 # Fewer held-out samples than this can't tell one epoch from another (chosen).
 FEW = 10
-# Standardised values are cut off here, so that nothing overflows in float32: it is far enough from
+# Standardised values are cut off here, so that nothing overflows: it is far enough from
 # all training data to be unknown, and as far as the density reaches (chosen).
 FARTHEST = 1e8
 # Largest norm of the gradient: one sample far out has e^z times the evidence of the others, and
@@ -87,7 +87,9 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
     Attributes after `fit`:
         classes_: the labels (C,), sorted.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
-        model_: the trained `daedl.Classifier`, which takes standardised features as float32 tensors.
+        model_: the trained `daedl.Classifier`, which takes standardised features as tensors,
+            in float64 where the accelerator has it: rounding in float32 would depend on which samples
+            come together.
         scaler_: scikit-learn's StandardScaler that standardises them, or None.
         uncertainties_: names of the scores that `predict_uncertainty` gives.
         history_: every epoch's losses.
@@ -153,21 +155,21 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         labels: NDArray[Any] = self.classes_[indices]
         return labels
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Expected probabilities (N, C) of the classes, in the order of `classes_`."""
         return _probabilities(self._predict(X))
 
-    def predict_uncertainty(self, X: ArrayLike) -> dict[str, NDArray[np.float32]]:
+    def predict_uncertainty(self, X: ArrayLike) -> dict[str, NDArray[np.float64]]:
         """Every uncertainty that the method offers, by name, each (N,); larger = more uncertain.
 
         "aleatoric": the classes compete. "epistemic": there is little evidence. "density": minus the
         log density of the features. `uncertainties_` tells which of them there are.
         """
         scores = self._predict(X).scores()
-        return {name: score.float().cpu().numpy() for name, score in scores.items()}
+        return {name: score.double().cpu().numpy() for name, score in scores.items()}
 
     @available_if(_has_density)
-    def score_samples(self, X: ArrayLike) -> NDArray[np.float32]:
+    def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
         """Log density (N,) of the samples' features; larger = more like the training data."""
         return -self.predict_uncertainty(X)["density"]
 
@@ -202,7 +204,14 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         names = [str(label) for label in self.classes_]
         with preserved_random_state():
             torch.manual_seed(seed)
-            return Classifier(self._network(), self.method, names, **settings)
+            network = self._network().to(self._dtype)
+            return Classifier(network, self.method, names, **settings)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Of weights and samples; Apple's MPS has no float64."""
+        without = self.accelerator in ("mps", "auto") and torch.backends.mps.is_available()
+        return torch.float32 if without else torch.float64
 
     def _network(self) -> Network:
         features, classes = self.n_features_in_, len(self.classes_)
@@ -248,10 +257,10 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         return self.model_.predict(self._inputs(samples))
 
     def _inputs(self, samples: NDArray[Any]) -> Tensor:
-        """What the network takes (N, ...), float32, for samples (N, F)."""
+        """What the network takes (N, ...) for samples (N, F)."""
         if self.scaler_ is not None:
             samples = np.clip(self.scaler_.transform(samples), -FARTHEST, FARTHEST)
-        inputs = torch.tensor(samples, dtype=torch.float32)
+        inputs = torch.tensor(samples, dtype=self._dtype)
         return inputs.view(-1, *self.model_.network.input_shape)
 
 
@@ -269,14 +278,14 @@ def _held_out(
     return held_out if held_out.sum() >= FEW else np.zeros_like(held_out)
 
 
-def _probabilities(prediction: Prediction) -> NDArray[np.float32]:
+def _probabilities(prediction: Prediction) -> NDArray[np.float64]:
     """Probabilities (N, C) whose largest is the predicted class's.
 
     Where there is no evidence, all classes tie, and the class is taken from the logits: there it is put
     ahead by the smallest number that there is.
     """
-    probs = prediction.probs.float().cpu().numpy()
+    probs: NDArray[np.float64] = prediction.probs.double().cpu().numpy()
     labels = prediction.labels.cpu().numpy()
     tied = np.flatnonzero(probs.argmax(1) != labels)
-    probs[tied, labels[tied]] = np.nextafter(probs[tied].max(1), np.float32(1))
+    probs[tied, labels[tied]] = np.nextafter(probs[tied].max(1), 1.0)
     return probs

@@ -33,6 +33,7 @@ def test_float32_is_taken_only_where_it_agrees_with_float64(blobs):
     features, targets = blobs
     good = DensityScorer.fit(features, targets, 3)
     assert good.density.dtype == torch.float32
+    assert DensityScorer.fit(features.double(), targets, 3).density.dtype == torch.float64
     exact = good.density.cast(torch.float64)(features)
     error = (good.density(features) - exact).abs().max() / exact.abs().median()
     assert error <= FLOAT32_AGREEMENT
