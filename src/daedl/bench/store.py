@@ -19,12 +19,7 @@ from daedl.training import Epoch, History
 class Store:
     """A folder with a subfolder for each trained network; every file is whole or absent."""
 
-    def __init__(self, folder: Path, *, make: bool = True) -> None:
-        """`make=False` takes a folder that is there already, and raises if it isn't."""
-        if not make and not folder.is_dir():
-            raise FileNotFoundError(
-                f"no folder at {folder}; expected a cache: look at the path, or train something first"
-            )
+    def __init__(self, folder: Path) -> None:
         require_folder(folder, "choose another folder for the cache")
         self.folder = folder
 

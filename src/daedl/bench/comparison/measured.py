@@ -15,9 +15,8 @@ from daedl.bench.rows import Row
 from daedl.bench.spec import Catalogue, cell_key, mispaired_key
 
 MOONS = "two-moons"
-MISPAIRED = (
-    "daedl-mispaired"  # what benchmarks/pairing.py calls DAEDL with densities of other images
-)
+# What benchmarks/pairing.py calls DAEDL with densities of other images.
+MISPAIRED = "daedl-mispaired"
 
 
 class Key(NamedTuple):
