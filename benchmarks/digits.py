@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from statistics import mean, stdev
 from typing import get_args
 
 import torch
 from rich.console import Console
 
 from daedl.bench import digits, rows, tasks
+from daedl.bench.comparison.compare import DASH, text
+from daedl.bench.comparison.measured import Summary
 from daedl.bench.rows import Measured
 from daedl.bench.trained import Progress, Trained, Training, train_methods
 from daedl.density import NORMALIZERS, DensityWarning
@@ -105,16 +106,14 @@ def shown(found: list[rows.Row]) -> str:
     values = defaultdict(list)
     for each in found:
         if each.value is not None:
-            values[each.data, each.task, each.score, each.metric, each.method].append(
-                100 * each.value
-            )
+            values[each.data, each.task, each.score, each.metric, each.method].append(each.value)
     lines = [
         f"| data | task | score | metric | {' | '.join(names)} |",
         "|---" * (4 + len(names)) + "|",
     ]
     for key in dict.fromkeys(key[:4] for key in values):
         cells = [values.get((*key, name)) for name in names]
-        told = ["–" if c is None else f"{mean(c):.2f} ± {stdev(c):.2f}" for c in cells]
+        told = [DASH if c is None else text(Summary.of(c), count=True) for c in cells]
         lines.append(f"| {' | '.join((*key, *told))} |")
     return "\n".join(lines)
 

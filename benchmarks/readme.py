@@ -21,13 +21,20 @@ HEAD = "| | seeds | accuracy | ECE | KMNIST | Fashion-MNIST | MNIST-C | step | p
 
 
 def lines(found: Measurements) -> list[str]:
-    """The table in Markdown, a line for each method with rows."""
+    """The table in Markdown, a line for each method with rows; other numbers of seeds in brackets."""
 
     def figure(
         label: str, data: str, task: str, score: str, metric: str, scale: float = 100
     ) -> str:
         summary = found.summary(PROTOCOL, label, data, task, score, metric)
-        return DASH if summary is None else text(summary, scale=scale)
+        if summary is None:
+            return DASH
+        others = task != "cost" and summary.n != seeds(label)
+        return text(summary, scale=scale, count=others)
+
+    def seeds(label: str) -> int:
+        accuracy = found.summary(PROTOCOL, label, "mnist", "classification", "labels", "accuracy")
+        return 0 if accuracy is None else accuracy.n
 
     def detection(label: str, data: str, task: str) -> str:
         epistemic = figure(label, data, task, "epistemic", "aupr")
@@ -35,13 +42,12 @@ def lines(found: Measurements) -> list[str]:
 
     table = [HEAD, "|---" * 9 + "|"]
     for label in found.catalogue.experiment("mnist-ood").methods:
-        accuracy = found.summary(PROTOCOL, label, "mnist", "classification", "labels", "accuracy")
-        if accuracy is None:
+        if not seeds(label):
             continue
         cells = [
             titles.method(label),
-            str(accuracy.n),
-            text(accuracy),
+            str(seeds(label)),
+            figure(label, "mnist", "classification", "labels", "accuracy"),
             figure(label, "mnist", "calibration", "probs", "ece"),
             detection(label, "kmnist", "ood"),
             detection(label, "fashion-mnist", "ood"),

@@ -97,6 +97,27 @@ def test_what_differs_by_less_than_the_deviations_leads_together():
     assert lines["near: KMNIST, AUPR ↑"][3] == "DAEDL, Energy"
 
 
+def test_a_single_seed_does_not_lead_where_others_have_more():
+    lucky = [
+        row("knn", "mnist", "classification", "labels", "accuracy", 0.995),
+        row("knn", "kmnist", "ood", "epistemic", "aupr", 0.9999),
+    ]
+    (found,) = choice.choices(Measurements(CATALOGUE, made().found + tuple(lucky)))
+    lines = dict(found.leaders.sections[0].lines)
+    assert lines["near: KMNIST, AUPR ↑"][3] == "DAEDL"
+    assert "kNN distance" not in lines["accuracy ↑"][0]
+    (alone,) = choice.choices(made(seeds=1))
+    assert dict(alone.leaders.sections[0].lines)["near: KMNIST, AUPR ↑"][3] == "DAEDL"
+
+
+def test_numbers_of_seeds_that_differ_stand_behind_each_figure():
+    more = row("daedl", "mnist", "classification", "labels", "accuracy", 0.99, seed=2)
+    (found,) = choice.choices(Measurements(CATALOGUE, (*made().found, more)))
+    lines = dict(found.costs.sections[1].lines)
+    assert lines["DAEDL"][:3] == ("2.0", "1.5", "99.00 ± 0.00 (3) ★")
+    assert lines["DAEDL"][4] == "99.90 ± 0.01 (2) ★"
+
+
 def test_the_picture_has_a_line_a_method_the_best_on_top():
     (found,) = choice.choices(made())
     assert list(found.detection) == ["daedl", "energy", "softmax", "dropout", "i-edl"]

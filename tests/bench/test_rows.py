@@ -80,8 +80,9 @@ def test_a_broken_last_line_is_left_out_and_reported(tmp_path, end):
         seed=0,
         seconds=1.0,
     )
-    others = replace(figure, seconds=2.0)
-    rows.save(path, [figure, others, others, others])
+    # Two methods of one seed, as two moons are measured: one without the other would count as done.
+    others = [replace(figure, seed=1, method=method) for method in ("m", "m", "n")]
+    rows.save(path, [figure, *others])
     path.write_bytes(path.read_bytes()[:-20] + "é".encode()[:1] + end)
     with pytest.warns(
         rows.RowsWarning, match=rf"last line of {path} is broken and left out, with 2 rows"

@@ -160,6 +160,43 @@ def test_data_that_cannot_be_had_are_told_and_the_rest_is_measured(store, tmp_pa
     assert {row.data for row in rows.load(tmp_path / "rows.jsonl")} == {"stripes", "noise"}
 
 
+def test_an_unknown_set_may_have_more_classes_than_the_network(store, tmp_path):
+    """As CIFAR-100 against CIFAR-10: its labels mean nothing here."""
+
+    def richer(name, split):
+        found = load(name, split)
+        return replace(found, labels=found.labels + 97) if name == "noise" else found
+
+    arguments = {"load": richer, "store": store, "results": tmp_path / "rows.jsonl"}
+    assert run(catalogue(SPEC), "tiny", methods=["full"], **arguments) == []
+    assert {row.data for row in rows.load(tmp_path / "rows.jsonl")} == {"stripes", "noise"}
+
+
+def test_without_known_test_images_nothing_is_trained(store, tmp_path, passes):
+    """All other sets are compared with them."""
+
+    def without(name, split):
+        return load("nowhere" if (name, split) == ("stripes", "test") else name, split)
+
+    arguments = {"load": without, "store": store, "results": tmp_path / "rows.jsonl"}
+    (failure,) = run(catalogue(SPEC), "tiny", methods=["full"], **arguments)
+    assert failure.where == "stripes"
+    assert not passes
+
+
+def test_known_test_images_are_not_needed_again(store, tmp_path):
+    """Their outputs are in the cache, and their rows are there."""
+    go(store, tmp_path, methods=["full"])
+
+    def without(name, split):
+        return load("nowhere" if (name, split) == ("stripes", "test") else name, split)
+
+    more = catalogue(SPEC.replace('ood = ["noise"]', 'ood = ["noise", "others"]'))
+    arguments = {"load": without, "store": store, "results": tmp_path / "rows.jsonl"}
+    assert run(more, "tiny", methods=["full"], **arguments) == []
+    assert "others" in {row.data for row in rows.load(tmp_path / "rows.jsonl")}
+
+
 def test_training_cost_is_kept_with_the_network(store, tmp_path):
     go(store, tmp_path, methods=["plus"])
     go(store, tmp_path, methods=["full"])  # trained already
@@ -341,6 +378,14 @@ def test_keys_tell_apart_what_differs():
     assert training_key(protocol, plus, 0) != training_key(protocol, plus, 1)
     assert training_key(protocol, plus, 0) != training_key(protocol, tiny.method("softmax"), 0)
     assert len({cell_key(protocol, m, 0) for m in (plus, full, tied)}) == 3
+
+
+def test_an_ensemble_is_known_by_the_learning_rate_of_its_members():
+    tiny = catalogue(SPEC)
+    protocol, pair = tiny.protocols["tiny"], tiny.method("full-pair")
+    slower = replace(protocol, rates={"edl+": 1e-4})
+    assert slower.training_of(pair)["learning_rate"] == 1e-4
+    assert cell_key(protocol, pair, 0) != cell_key(slower, pair, 0)
 
 
 def test_shipped_experiments_are_whole():

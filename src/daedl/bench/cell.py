@@ -147,7 +147,15 @@ class Cell:
         if self._members:
             found = [each.outputs(name) for each in self._members]
             return side_by_side([outputs for outputs, _ in found]), found[0][1]
-        return self._collected(name, lambda: self.load(name, "test"))
+        return self._collected(name, lambda: self._asked(name))
+
+    def _asked(self, name: str) -> ImageSet:
+        """The test images of the data set `name`."""
+        images = self.load(name, "test")
+        if name != self.protocol.data and images.num_classes > self.classifier.network.num_classes:
+            # An unknown set, as CIFAR-100 is for CIFAR-10: its labels mean nothing to the network.
+            return replace(images, labels=torch.zeros_like(images.labels), class_names=None)
+        return images
 
     @cached_property
     def _fit(self) -> tuple[torch.nn.Module | None, float]:

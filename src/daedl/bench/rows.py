@@ -167,8 +167,12 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 
 def _without_last_group(lines: list[str]) -> list[str]:
-    """`lines` without the last ones that have the same circumstances: a group is whole or absent."""
-    same = ("experiment", "method", "seed", "seconds", "spec")
+    """`lines` without the last ones that may have been measured together: a group is whole or absent.
+
+    A seed of two moons or of the digits is one group, whatever the method; of other experiments the
+    specification tells methods apart.
+    """
+    same = ("experiment", "seed", "spec")
     parsed = [_parsed(line) or {} for line in lines]
     circumstances = [[each.get(key) for key in same] for each in parsed]
     last = circumstances[-1:]

@@ -43,7 +43,9 @@ class Protocol:
 
     def training_of(self, method: Method) -> dict[str, Any]:
         """Arguments of `fit` for `method`."""
-        rate = self.rates.get(method.trained_as().name)
+        # An ensemble is trained as its members are.
+        trained = method.member if isinstance(method, Ensemble) else method
+        rate = self.rates.get(trained.trained_as().name)
         return {**self.training, **({} if rate is None else {"learning_rate": rate})}
 
     def build(self) -> Network:

@@ -66,25 +66,22 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
 
 def build(name: str, **arguments: Any) -> Method:
     """Build a method by its name in `METHODS`."""
-    return _build(look_up(METHODS, name, "method"), arguments)
+    return build_for("", name, **arguments)
 
 
 def build_for(data: str, name: str, **arguments: Any) -> Method:
     """Build a method with the settings that were published for a data set, "mnist" or "cifar10".
 
-    Defaults stand where nothing was published; `arguments` come before both.
+    Defaults stand where nothing was published; `arguments` come before both. The method of an
+    ensemble's members, which are built in the same way, may be a name, or a name and arguments.
     """
     method = look_up(METHODS, name, "method")
-    return _build(method, {**method.published.get(data, {}), **arguments})
-
-
-def _build(method: type[Method], arguments: Mapping[str, Any]) -> Method:
-    """Build a method; that of an ensemble's members may be a name, or a name and arguments."""
+    arguments = {**method.published.get(data, {}), **arguments}
     match arguments.get("member"):
-        case str(name):
-            return method(**{**arguments, "member": build(name)})
-        case {"name": name, "arguments": of_member}:
-            return method(**{**arguments, "member": build(name, **of_member)})
+        case str(member):
+            arguments["member"] = build_for(data, member)
+        case {"name": member, "arguments": of_member}:
+            arguments["member"] = build_for(data, member, **of_member)
     return method(**arguments)
 
 

@@ -99,6 +99,27 @@ def test_instructions_that_no_batch_needs_are_refused(tmp_path, content, text):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "end", [b"K\x01s.", b"K\x01u.", b"K\x01d."], ids=["SETITEM", "SETITEMS", "DICT"]
+)
+def test_keys_that_are_no_names_are_refused(tmp_path, end):
+    """Hashing a tuple nested 200,000 deep would end the process."""
+    start = {b"s": b"})", b"u": b"}()", b"d": b"()"}[end[2:3]]
+    (tmp_path / "batch").write_bytes(b"\x80\x02" + start + b"\x85" * 200_000 + end)
+    with pytest.raises(ValueError, match=r"refused, .* a dict with a tuple as a key") as caught:
+        cifar.read([tmp_path / "batch"])
+    assert str(tmp_path / "batch") in str(caught.value)
+
+
+def test_a_label_of_thousands_of_digits_is_told(tmp_path):
+    content = pickle.dumps({"data": DATA, "labels": [0, 9]}, protocol=3)
+    before, _, after = content.rpartition(b"K\x09")
+    (tmp_path / "batch").write_bytes(before + b"I0x" + b"f" * 6000 + b"\n" + after)
+    with pytest.raises(ValueError, match="from 0 to a number of more than 30 digits") as caught:
+        cifar.read([tmp_path / "batch"])
+    assert str(tmp_path / "batch") in str(caught.value)
+
+
 class OfShape:
     """Pickled as an array of a shape that NumPy would refuse."""
 

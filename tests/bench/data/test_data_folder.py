@@ -51,6 +51,7 @@ def test_class_names_give_the_order_of_the_labels(folder):
 def test_hidden_subfolders_alone_are_no_classes(folder):
     save(folder / "_background" / "1.png", PIXELS[3])
     save(folder / ".thumbnails" / "1.png", PIXELS[4])
+    save(folder / "cat" / ".thumbnails" / "large" / "1.png", PIXELS[4])  # no stray that is told
     found = read_folder(folder, size=None)
     assert found.class_names == ("_background", "cat", "dog")
     assert found.labels.tolist() == [0, 1, 1, 2]
@@ -58,6 +59,7 @@ def test_hidden_subfolders_alone_are_no_classes(folder):
 
 def test_without_labels_every_image_below_is_taken(folder):
     save(folder / "top.png", PIXELS[3])
+    save(folder / ".thumbs" / "top.png", PIXELS[3])
     found = read_folder(folder, labelled=False)
     assert len(found) == 4
     assert found.class_names is None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from daedl.bench.comparison import titles
-from daedl.bench.comparison.compare import DASH, text
+from daedl.bench.comparison.compare import DASH, same_count, text
 from daedl.bench.comparison.further import Section, Sheet
 from daedl.bench.comparison.measured import Measurements, Summary
 from daedl.methods import METHODS, Method
@@ -172,11 +172,14 @@ def _mean(summary: Summary | None) -> float:
 def _best(found: Mapping[str, Summary | None], asked: Criterion) -> set[str]:
     """The best, and those that differ from it by no more than both standard deviations together.
 
-    What everybody has is nobody's merit: of costs none is marked.
+    What everybody has is nobody's merit: of costs none is marked. A figure of one seed may be luck: it is
+    left out where others have more.
     """
     present = {label: each for label, each in found.items() if each is not None}
     if not present or asked.task == "cost":
         return set()
+    if repeated := {label: each for label, each in present.items() if each.deviation is not None}:
+        present = repeated
     sign = -1 if asked.smaller_is_better else 1
     first = max(present.values(), key=lambda each: sign * each.mean)
     return {
@@ -193,14 +196,16 @@ def _line(
     best: Sequence[set[str]],
 ) -> tuple[str, tuple[str, ...]]:
     cells = []
+    gains = [each for each, criterion in zip(found, asked, strict=True) if criterion.task != "cost"]
+    count = same_count(gains)
     for summary, criterion, leading in zip(found, asked, best, strict=True):
         if summary is None:
             cells.append(DASH)
             continue
-        shown = text(summary, criterion.scale, criterion.digits)
+        counted = count is None and criterion.task != "cost"
+        shown = text(summary, criterion.scale, criterion.digits, counted)
         cells.append(f"{shown} {BEST}" if label in leading else shown)
-    count = {each.n for each in found[2:] if each is not None}
-    seeds = f" ({count.pop()})" if len(count) == 1 else ""
+    seeds = "" if count is None else f" ({count})"
     return f"{titles.method(label)}{seeds}", tuple(cells)
 
 

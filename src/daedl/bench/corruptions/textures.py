@@ -60,8 +60,6 @@ def crystals(draws: Draws, side: int) -> Array:
         found = bilinear(noise, aside + _GRID / 2, along + _GRID / 2, "mirror")[:, 0]
         needles = np.maximum(needles, np.exp(-((found / _SHARP) ** 2)))
     patches = _stretched(smoothed(draws.normal(0.0, 1.0, side, side), _PATCH, _PATCH))
-    patches = _stretched(smoothed(draws.normal(0.0, 1.0, side, side), _PATCH, _PATCH))
-    patches = _stretched(smoothed(draws.normal(0.0, 1.0, side, side), _PATCH, _PATCH))
     cover = (_COVER[0] * patches - _COVER[1]).clip(0.0, 1.0)
     return smoothed((cover * (_FILM + needles)).clip(0.0, 1.0), _SOFT, _SOFT)
 

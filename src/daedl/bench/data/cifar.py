@@ -32,6 +32,8 @@ UNNEEDED = (
     *("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
     *("EMPTY_SET", "ADDITEMS", "FROZENSET"),
 )
+# Where instructions that fill a dict find its keys on the stack.
+KEYS = {"SETITEM": slice(-2, -1), "SETITEMS": slice(None, None, 2), "DICT": slice(None, None, 2)}
 
 
 class _Array:
@@ -70,10 +72,19 @@ def _refuse(instruction: str, _: Any) -> None:
     raise _Refused(f"it holds the instruction {instruction}")
 
 
+def _with_names(name: str, unpickler: Any) -> None:
+    """Put items into a dict whose keys are strings: tuples in tuples overflow the stack when hashed."""
+    for key in unpickler.stack[KEYS[name]]:
+        if type(key) not in (str, bytes):
+            raise _Refused(f"it holds a dict with a {type(key).__name__} as a key")
+    pickle._Unpickler.dispatch[getattr(pickle, name)[0]](unpickler)
+
+
 class _Unpickler(pickle._Unpickler):
     dispatch = {  # noqa: RUF012 (as in the class above)
         **pickle._Unpickler.dispatch,
         **{getattr(pickle, name)[0]: partial(_refuse, name) for name in UNNEEDED},
+        **{getattr(pickle, name)[0]: partial(_with_names, name) for name in KEYS},
     }
 
     def find_class(self, module_name: str, global_name: str, /) -> type:
@@ -149,10 +160,15 @@ def _targets(batch: dict[Any, Any], path: Path) -> Array:
     low, high = min(targets, default=0), max(targets, default=0)
     if low < 0 or high >= CLASSES:
         raise ValueError(
-            f"labels in {path} range from {low} to {high}; expected 0 to {CLASSES - 1} at most: "
-            "download it again"
+            f"labels in {path} range from {_told(low)} to {_told(high)}; expected 0 to {CLASSES - 1} at "
+            "most: download it again"
         )
     return np.array(targets, dtype=np.int64)
+
+
+def _told(number: int) -> str:
+    """Python refuses to print numbers of thousands of digits."""
+    return str(number) if abs(number) < 10**30 else "a number of more than 30 digits"
 
 
 def _expected() -> str:

@@ -80,7 +80,7 @@ def read_images(
 
 
 def _classes(folder: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    found = sorted(each.name for each in folder.iterdir() if each.is_dir() and each.name[0] != ".")
+    found = sorted(each.name for each in _seen(folder.iterdir(), folder) if each.is_dir())
     if not found:
         raise ValueError(
             f"{folder} has no subfolder; expected one for each class, named after it, with its images: "
@@ -102,8 +102,8 @@ def _tell_strays(folder: Path, names: Sequence[str]) -> None:
     strays = [
         file
         for place in places
-        for file in place.iterdir()
-        if file.suffix.lower() in SUFFIXES and file.name[0] != "."
+        for file in _seen(place.iterdir(), place)
+        if file.suffix.lower() in SUFFIXES
     ]
     if strays:
         warnings.warn(
@@ -115,11 +115,20 @@ def _tell_strays(folder: Path, names: Sequence[str]) -> None:
 
 
 def _deeper(folder: Path) -> list[Path]:
-    return [each for each in folder.rglob("*") if each.is_dir() and each.name[0] != "."]
+    return [each for each in _seen(folder.rglob("*"), folder) if each.is_dir()]
+
+
+def _seen(candidates: Iterable[Path], folder: Path) -> list[Path]:
+    """Those that neither are hidden nor lie in a hidden subfolder of `folder`."""
+    return [
+        each
+        for each in candidates
+        if not any(part.startswith(".") for part in each.relative_to(folder).parts)
+    ]
 
 
 def _files(candidates: Iterable[Path], folder: Path) -> list[Path]:
-    files = sorted(each for each in candidates if each.is_file() and each.name[0] != ".")
+    files = sorted(each for each in _seen(candidates, folder) if each.is_file())
     images = [each for each in files if each.suffix.lower() in SUFFIXES]
     if not images:
         raise ValueError(
