@@ -213,3 +213,13 @@ def test_trigamma_in_worked_numbers():
     x = torch.tensor([1.0, 3.12693, 1.69315, 1.31326], dtype=torch.float64)
     expected = [math.pi**2 / 6, 0.376286, 0.797394, 1.11857]
     assert log_trigamma(x.log()).exp().tolist() == pytest.approx(expected, abs=5e-6)
+
+
+@pytest.mark.parametrize("log_alpha", [[800.0, 800.0], [705.0, 3.0], [-800.0, 2.0]])
+def test_kl_to_itself_vanishes_however_large_it_is(log_alpha):
+    d = Dirichlet(torch.tensor([log_alpha], dtype=torch.float64, requires_grad=True))
+    assert d.kl(d).tolist() == [0]
+    other = Dirichlet(torch.tensor([log_alpha], dtype=torch.float64) + torch.tensor([0.0, 1e-3]))
+    assert torch.isfinite(d.kl(other))
+    (gradient,) = torch.autograd.grad(d.kl(other).sum(), d.log_alpha)
+    assert torch.isfinite(gradient).all()

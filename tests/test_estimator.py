@@ -269,7 +269,7 @@ class TestBadInput:
             ({"method_settings": {"depth": 3}}, TypeError, "unexpected keyword argument 'depth'"),
             ({"hidden": 64}, TypeError, r"hidden is 64; expected a sequence .* pass \(64,\)"),
             ({"validation_fraction": 1.0}, ValueError, "validation_fraction is 1.0; expected"),
-            ({"max_epochs": 0}, ValueError, "max_epochs is 0 .* at least 1"),
+            ({"max_epochs": 0}, ValueError, "max_epochs is 0; expected a whole number from 1"),
             (
                 {"network": lambda f, c: MLP(f + 1, c)},
                 ValueError,

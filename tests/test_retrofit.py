@@ -28,6 +28,20 @@ def trained(blobs):
     return module
 
 
+def test_the_images_and_labels_of_a_whole_set_are_taken_too(trained, blobs):
+    one = daedl.wrap(trained, features="body").fit_density(blobs)
+    other = daedl.wrap(trained, features="body").fit_density([blobs])
+    torch.testing.assert_close(one.predict(blobs[0]).probs, other.predict(blobs[0]).probs)
+    assert one.fit_density(blobs).revisions[0].samples == len(blobs[0])
+    assert one.calibrate(blobs, daedl.RejectAtMost(0.1)) == other.calibrate(
+        [blobs], daedl.RejectAtMost(0.1)
+    )
+    with pytest.raises(ValueError, match="610 images but 609 labels"):
+        one.fit_density((blobs[0], blobs[1][1:]))
+    with pytest.raises(TypeError, match="tuple of ndarray, ndarray; expected a pair of tensors"):
+        one.fit_density((blobs[0].numpy(), blobs[1].numpy()))
+
+
 def test_wrapped_without_training(trained, blobs):
     before = copy.deepcopy(trained.state_dict())
     logits = trained(blobs[0])

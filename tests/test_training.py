@@ -12,7 +12,15 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
-from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import daedl
 from daedl.density.scorer import FLOAT32_AGREEMENT
@@ -237,6 +245,74 @@ def test_own_samplers_are_respected(blobs):
     assert int(classifier.fitted.density.counts.sum()) == 450
     with pytest.raises(ValueError, match="several processes cannot share"):
         in_order(loader, rank=0, world_size=2)
+
+
+def of_batches(blobs, sampler):
+    """A loader that is given its batches, as torch.utils.data allows: its own `sampler` is a dummy."""
+    return DataLoader(TensorDataset(*blobs), batch_sampler=BatchSampler(sampler, 50, False))
+
+
+def test_samplers_of_batches_are_respected(blobs):
+    order = torch.Generator().manual_seed(3)
+    classifier = model()
+    chosen = of_batches(blobs, SubsetRandomSampler(range(450), generator=order))
+    fit(classifier, chosen, chosen, max_epochs=1)
+    assert int(classifier.fitted.density.counts.sum()) == 450
+    every = of_batches(blobs, RandomSampler(blobs[0]))
+    in_turn = torch.cat([images for images, _ in in_order(every)])
+    assert torch.equal(in_turn, blobs[0])
+    assert len(next(iter(in_order(every)))[0]) == 50
+
+
+def test_samplers_of_batches_resume_exactly(blobs, tmp_path):
+    def loader():
+        order = torch.Generator().manual_seed(3)
+        return of_batches(blobs, SubsetRandomSampler(range(450), generator=order))
+
+    whole, resumed = model("edl+"), model("edl+")
+    fit(whole, loader(), max_epochs=4)
+    fit(resumed, loader(), max_epochs=2, checkpoint=tmp_path / "c", patience=50)
+    fit(resumed := model("edl+"), loader(), max_epochs=4, checkpoint=tmp_path / "c", resume=True)
+    assert same(weights(whole), weights(resumed))
+
+
+def test_a_dataset_that_gives_its_samples_itself_trains(blobs):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return zip(*blobs, strict=True)
+
+    classifier = model()
+    fit(classifier, Stream(), max_epochs=1)
+    assert int(classifier.fitted.density.counts.sum()) == len(blobs[0])
+
+
+def test_the_seed_decides_how_classes_are_counted(blobs):
+    """A sampler that draws samples anew each time counts other ones each time."""
+    found = []
+    for outside in (1, 2):
+        classifier = model("postnet")
+        torch.manual_seed(outside)
+        drawn = WeightedRandomSampler(torch.ones(len(blobs[0])), 200)
+        loader = DataLoader(TensorDataset(*blobs), batch_size=50, sampler=drawn)
+        fit(classifier, loader, max_epochs=1)
+        found.append([each for name, each in classifier.network.named_buffers() if "count" in name])
+    assert found[0]
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"gradient_clip": 0.0}, "gradient_clip is 0.0; expected a norm above 0"),
+        ({"gradient_clip": -1.0}, "gradient_clip is -1.0; expected a norm above 0"),
+        ({"max_epochs": 2.0}, "max_epochs is 2.0; expected a whole number from 1"),
+        ({"patience": 0}, "patience is 0; expected a whole number from 1"),
+        ({"seed": -1}, "seed is -1; expected a whole number from 0"),
+    ],
+)
+def test_settings_without_sense_are_told_before_training(blobs, arguments, text):
+    with pytest.raises(ValueError, match=text):
+        fit(model(), blobs, **arguments)
 
 
 def test_shares_of_processes_cover_every_sample_once(blobs):
@@ -551,7 +627,7 @@ class TestBadInput:
             fit(model(), [(features.double(), targets)], max_epochs=1)
 
     def test_settings(self, blobs):
-        with pytest.raises(ValueError, match="expected both at least 1"):
+        with pytest.raises(ValueError, match="expected a whole number from 1"):
             fit(model(), blobs, max_epochs=0)
 
     def test_exploding_loss_is_explained(self, blobs):

@@ -3,6 +3,7 @@
 `where` says which batch a tensor belongs to, as in " of batch 3 of the training data".
 """
 
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ def require_batch(batch: Any, where: str) -> tuple[Tensor, Tensor]:
         arrived += f" of {', '.join(type(part).__name__ for part in batch) or 'nothing'}"
     raise TypeError(
         f"what came{where} is {arrived}; expected a pair of tensors (images, labels): pass a "
-        "DataLoader, a list of such pairs, or the two tensors of the whole set"
+        "DataLoader, a list of such pairs, or the pair of the whole set"
     )
 
 
@@ -98,4 +99,12 @@ def require_targets(targets: Tensor, num_classes: int, batch_size: int, where: s
             f"labels{where} range from {int(targets.min())} to {int(targets.max())}; the network "
             f"has {num_classes} classes, so expected 0 to {num_classes - 1}: renumber the labels "
             "or build the network with more classes"
+        )
+
+
+def require_whole(name: str, value: Any, least: int, remedy: str) -> None:
+    """Raise unless `value` is a whole number from `least`; `remedy` says what to take."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(
+            f"{name} is {value!r}; expected a whole number from {least}: take {remedy}"
         )

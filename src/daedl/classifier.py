@@ -125,7 +125,7 @@ class Classifier(nn.Module):
 
     def calibrate(
         self,
-        batches: Iterable[Batch],
+        batches: Iterable[Batch] | Batch,
         target: Target = DEFAULT_TARGET,
         on: On | None = None,
         seed: int = 0,
@@ -154,11 +154,13 @@ class Classifier(nn.Module):
         device = next(self.network.parameters()).device
         return Outputs(outputs.features.to(device), outputs.logits.to(device))
 
-    def collect(self, batches: Iterable[Batch], name: str = "data") -> tuple[Outputs, Tensor]:
+    def collect(
+        self, batches: Iterable[Batch] | Batch, name: str = "data"
+    ) -> tuple[Outputs, Tensor]:
         """Features and logits (N, ...) of all `batches` of (images, targets), and the targets (N,)."""
         return collect(self.network, batches, self.method.forward, name)
 
-    def fit_density(self, batches: Iterable[Batch]) -> "Classifier":
+    def fit_density(self, batches: Iterable[Batch] | Batch) -> "Classifier":
         """Fit what the method needs after training, in one pass over training `batches`.
 
         A method whose `fitted_to` is "validation", as temperature scaling, is given held-out data. For
@@ -172,7 +174,7 @@ class Classifier(nn.Module):
         """Drop what was fitted or calibrated: of no use for other weights."""
         self.fitted, self.thresholds, self.revisions = None, None, ()
 
-    def refit_density(self, batches: Iterable[Batch], note: str = "") -> "Classifier":
+    def refit_density(self, batches: Iterable[Batch] | Batch, note: str = "") -> "Classifier":
         """Merge more training `batches` into what was fitted, and leave the network as it is.
 
         For a new site or camera, or more samples of some classes. Nothing of the earlier data is needed
@@ -200,7 +202,7 @@ class Classifier(nn.Module):
         samples = int(sum_across(torch.tensor(len(targets))))
         self.revisions = () if fitted is None else (Revision(samples),)
 
-    def density_effect(self, batches: Iterable[Batch]) -> DensityEffect:
+    def density_effect(self, batches: Iterable[Batch] | Batch) -> DensityEffect:
         """How much the density did on held-out in-distribution `batches`."""
         if not isinstance(self.fitted, DensityScorer):
             raise ValueError(

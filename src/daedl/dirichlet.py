@@ -18,6 +18,8 @@ from torch import Tensor
 
 # Above this the asymptotic series is used; its first dropped term is then below 1e-13 (chosen).
 _LARGE = math.log(25.0)
+# e to this power is the largest that float64 holds with room for a sum.
+_HUGE = 700.0
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,12 @@ class Dirichlet:
         categorical = (log_mean_b.exp() * (log_mean_b - log_mean_a)).sum(-1)
         rest = _kl_term(log_b, log_a).sum(-1) - _kl_term(log_b0, log_a0)
         dtype = self.log_alpha.dtype
-        return (log_b0.exp() * categorical + rest).clamp(0, torch.finfo(dtype).max).to(dtype)
+        # Clamped, as infinity times zero would be NaN where both are the same.
+        return (
+            (log_b0.clamp_max(_HUGE).exp() * categorical + rest)
+            .clamp(0, torch.finfo(dtype).max)
+            .to(dtype)
+        )
 
     def kl_to_uniform(self) -> Tensor:
         """KL(self ‖ Dir(1)) = −differential entropy − ln Γ(C), (...), ≥ 0 up to rounding."""
@@ -135,7 +142,9 @@ def _entropy_term(log_x: Tensor) -> Tensor:
 
 def _kl_term(log_b: Tensor, log_a: Tensor) -> Tensor:
     """r(b, a) = ρ(b) − ρ(a) − (b − a)(ψ(a) − ln a)."""
-    return _rho(log_b) - _rho(log_a) - (log_b.exp() - log_a.exp()) * _psi_residual(log_a)
+    # (b − a) / a without overflow: what is larger ends beyond the largest number anyway.
+    ratio = (log_b - log_a).clamp_max(_HUGE).expm1()
+    return _rho(log_b) - _rho(log_a) - ratio * _x_psi_residual(log_a)
 
 
 def _rho(log_x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from daedl import methods, networks
 from daedl.classifier import Classifier
+from daedl.spectral import bake, normalization
 
 
 def ensemble(members: Sequence[Classifier]) -> Classifier:
@@ -32,6 +33,11 @@ def ensemble(members: Sequence[Classifier]) -> Classifier:
     method = methods.Ensemble(member=members[0].method, size=len(members))
     network = networks.Members([each.network for each in copies])
     joined = Classifier(network, method, members[0].class_names)
+    if normalization(members[0].network) is None:
+        # Where members were baked, the ensemble prepared them again, and changed their weights.
+        bake(joined.network)
+        given = networks.Members([copy.deepcopy(each.network) for each in members])
+        joined.network.load_state_dict(given.state_dict())
     if members[0].fitted is not None:
         joined.fitted = methods.Fits([each.fitted for each in copies])
     return joined.eval()

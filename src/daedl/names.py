@@ -12,7 +12,7 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     if name in table:
         return table[name]
     spelt = {known.lower(): known for known in table}
-    close = difflib.get_close_matches(name.lower(), spelt, n=1)
+    close = difflib.get_close_matches(str(name).lower(), spelt, n=1)
     hint = f"; did you mean {spelt[close[0]]!r}?" if close else ""
     raise ValueError(f"unknown {kind} {name!r}: expected one of {', '.join(sorted(table))}{hint}")
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +22,26 @@ class Outputs(NamedTuple):
 
 
 Batch = tuple[Tensor, Tensor]
+# Images of a pair of tensors that go through the network together, chosen.
+_AT_ONCE = 256
+
+
+def is_pair(data: Any) -> bool:
+    """Whether `data` are the images and the labels of a whole set, and not batches of them."""
+    pair = isinstance(data, tuple | list) and len(data) == 2
+    return pair and all(isinstance(part, Tensor | np.ndarray) for part in data)
+
+
+def in_batches(data: Iterable[Batch] | Batch) -> Iterable[Batch]:
+    """`data` themselves if they are batches; the images and labels of a whole set in batches."""
+    if not is_pair(data):
+        return cast(Iterable[Batch], data)
+    images, labels = require_batch(data, "")
+    if len(images) != len(labels):
+        raise ValueError(
+            f"{len(images)} images but {len(labels)} labels; expected one label for each image"
+        )
+    return zip(torch.split(images, _AT_ONCE), torch.split(labels, _AT_ONCE), strict=True)
 
 
 @contextmanager
@@ -38,11 +59,11 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 def collect(
     network: nn.Module,
-    batches: Iterable[Batch],
+    batches: Iterable[Batch] | Batch,
     forward: Callable[[nn.Module, Tensor], Outputs] | None = None,
     name: str = "data",
 ) -> tuple[Outputs, Tensor]:
-    """Run `network` once over `batches` of (images, targets) in eval mode.
+    """Run `network` once over `batches` of (images, targets), or over the one pair of all, in eval mode.
 
     Returns the features (N, H) and logits (N, C) of all images, and the targets (N,), on the CPU and
     in the order of the batches. `forward(network, images)` replaces the plain call for methods that
@@ -51,7 +72,7 @@ def collect(
     parameter = next(network.parameters())
     features, logits, targets = [], [], []
     with evaluating(network), torch.no_grad():
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(in_batches(batches)):
             where = f" of batch {number} of the {name}"
             images, labels = require_batch(batch, where)
             images = images.to(parameter.device)

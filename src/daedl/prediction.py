@@ -27,7 +27,7 @@ class Prediction:
             for a method that has none.
         log_alpha: log concentrations of the predicted Dirichlet (B, C), if the method predicts one.
         density_score: normalised log density of the features in [0, 1], (B,), if it has a density.
-        log_density: log p(features) (B,), if it has a density.
+        log_density: log p(features) (B,), if it has a density; of PostNet ln N p, N the training samples.
         thresholds: which predictions to accept, if the classifier was calibrated.
         class_names: of the C classes, if the classifier has them.
     """

@@ -11,7 +11,7 @@ from daedl.checks import require_batch
 from daedl.classifier import Classifier
 from daedl.methods import Method, Softmax, build
 from daedl.networks import Wrapped
-from daedl.outputs import Batch
+from daedl.outputs import Batch, in_batches
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Wrap:
     method: Method
     class_names: Sequence[str] | None
 
-    def fit_density(self, batches: Iterable[Batch]) -> Classifier:
+    def fit_density(self, batches: Iterable[Batch] | Batch) -> Classifier:
         """A classifier with the module's own weights, fitted to `batches` of (images, targets).
 
         These are the module's training data, preprocessed as they were for its training but not
         augmented, or data like them; for a method that is fitted to validation data, held-out ones.
         """
-        rest = iter(batches)
+        rest = iter(in_batches(batches))
         first = require_batch(next(rest, None), " of the first batch")
         network = Wrapped(self.module, self.features, tuple(first[0].shape[1:]))
         classifier = Classifier(network, self.method, self.class_names)

@@ -11,6 +11,7 @@ from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from torch.distributions import MultivariateNormal
 
 from daedl.density import ClassStatistics, GaussianDensity, MinMax
+from daedl.density.leave_one_out import left_out_log_density
 
 
 def reference(features, statistics, covariances):
@@ -153,6 +154,43 @@ def test_class_without_spread_borrows_the_others(copies):
     density = GaussianDensity.fit(ClassStatistics.of(features, targets, 2))
     assert density.amount.tolist() == [0, 1]
     assert torch.isfinite(density(features)).all()
+
+
+@pytest.mark.parametrize("structure", ["full", "diagonal"])
+def test_copies_in_float64_have_no_spread_either(structure):
+    """Their mean differs from them by rounding, which is no variance."""
+    generator = torch.Generator().manual_seed(5)
+    one = torch.randn(3, generator=generator, dtype=torch.float64)
+    others = torch.randn(50, 3, generator=generator, dtype=torch.float64)
+    features, targets = torch.cat([others, one.expand(41, 3)]), torch.tensor([0] * 50 + [1] * 41)
+    statistics = ClassStatistics.of(features, targets, 2, structure)
+    assert statistics.scatter[1].abs().max() > 0  # rounding
+    density = GaussianDensity.fit(statistics)
+    assert density.shrunk.amount[1] == (1 if structure == "full" else pytest.approx(1 / 42))
+    assert float(density.shrunk.scale[1]) == pytest.approx(float(density.shrunk.scale[0]))
+    alone = ClassStatistics.of(features[50:], targets[50:] - 1, 1, structure)
+    with pytest.raises(ValueError, match="do not vary within any class"):
+        GaussianDensity.fit(alone)
+
+
+def test_a_covariance_that_one_sample_less_makes_singular_is_shrunk():
+    """Else leaving a sample out, as the range of the density may ask, would leave no density."""
+    generator = torch.Generator().manual_seed(6)
+    for samples, shrunk in ((21, True), (22, False)):
+        features = torch.randn(samples, 20, generator=generator, dtype=torch.float64)
+        statistics = ClassStatistics.of(features, torch.zeros(samples).long(), 1)
+        density = GaussianDensity.fit(statistics)
+        assert (float(density.amount) > 0) == shrunk
+        if shrunk:
+            left_out = left_out_log_density(density, features, torch.zeros(samples).long())
+            assert left_out.min() > -1e3
+
+
+def test_shrinkage_that_is_lost_in_rounding_is_refused():
+    features = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    statistics = ClassStatistics.of(features, torch.zeros(5).long(), 1)
+    with pytest.raises(ValueError, match="shrinkage 1e-20 leaves it so"):
+        GaussianDensity.fit(statistics, shrinkage=1e-20)
 
 
 def test_condition_number_and_effective_rank_are_those_of_the_covariance(blobs):

@@ -88,7 +88,7 @@ def test_passes_differ_by_dropout_alone_and_can_be_repeated():
     [
         ({"rate": 0}, "rate is 0; expected a share between 0 and 1"),
         ({"rate": 1.5}, "rate is 1.5"),
-        ({"num_passes": 1}, "num_passes is 1; expected at least 2"),
+        ({"num_passes": 1}, "num_passes is 1; expected a whole number from 2"),
     ],
 )
 def test_settings_are_checked(settings, message):

@@ -8,10 +8,25 @@ import torch
 from torch import nn
 
 import daedl
-from daedl.methods import DAEDL, EDL, KLPN, EDLPlus, Ensemble, MCDropout, NatPN, Softmax, build
+from daedl.methods import (
+    DAEDL,
+    EDL,
+    FEDL,
+    IEDL,
+    KLPN,
+    SNGP,
+    EDLPlus,
+    Ensemble,
+    MCDropout,
+    NatPN,
+    PostNet,
+    Softmax,
+    build,
+    build_for,
+)
 from daedl.networks import MLP, Members, Wrapped
 from daedl.outputs import Outputs
-from daedl.spectral import normalization
+from daedl.spectral import bake, normalization
 
 fit = partial(daedl.fit, accelerator="cpu", progress=False, learning_rate=1e-2)
 
@@ -133,7 +148,7 @@ def test_layers_that_cannot_be_drawn_anew_are_told():
 
 
 def test_settings_are_checked():
-    with pytest.raises(ValueError, match="size is 1; expected at least 2 members"):
+    with pytest.raises(ValueError, match="size is 1; expected a whole number from 2"):
         Ensemble(size=1)
     with pytest.raises(TypeError, match=r"expected a method such as .*, not an ensemble"):
         Ensemble(member=Ensemble())
@@ -193,3 +208,39 @@ def test_disagreement_is_the_epistemic_score_of_softmax_members():
     p = Ensemble(size=2).predict(Outputs(torch.zeros(2, 2, 1), logits), None)
     assert p.epistemic[0] == 0
     assert p.epistemic[1] > 0.4
+
+
+@pytest.mark.parametrize("member", [PostNet(), FEDL(), SNGP(), DAEDL()], ids=lambda m: m.name)
+def test_the_accuracy_of_training_is_that_of_the_predictions(member, blobs):
+    """Of what is fitted afterwards, as DAEDL's density, up to ties between members."""
+    classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), Ensemble(member=member, size=3))
+    history = fit(classifier, blobs, blobs, max_epochs=1)
+    right = classifier.predict(blobs[0]).labels == blobs[1]
+    tolerance = 0.05 if member.fits else 1e-6
+    assert history.epochs[0].val_accuracy == pytest.approx(
+        float(right.float().mean()), abs=tolerance
+    )
+
+
+def test_baked_members_predict_as_they_did(blobs):
+    members = [trained(DAEDL(), blobs, seed) for seed in range(2)]
+    for each in members:
+        bake(each.network)
+    mean = torch.stack([each.predict(blobs[0]).probs for each in members]).mean(0)
+    joined = daedl.ensemble(members)
+    torch.testing.assert_close(joined.predict(blobs[0]).probs, mean)
+    assert normalization(joined.network) is None
+
+
+def test_members_have_the_settings_published_for_the_data():
+    assert build_for("cifar10", "ensemble", member="i-edl").member == build_for("cifar10", "i-edl")
+    assert build_for("cifar10", "i-edl") != IEDL()
+    assert build("ensemble", member="i-edl").member == IEDL()
+
+
+@pytest.mark.parametrize(
+    "build_it", [lambda: Ensemble(size=2.5), lambda: MCDropout(num_passes=2.5)]
+)
+def test_numbers_of_passes_are_whole(build_it):
+    with pytest.raises(ValueError, match=r"is 2\.5; expected a whole number from 2"):
+        build_it()

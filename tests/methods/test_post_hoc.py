@@ -42,6 +42,19 @@ def sampled(scale, count=4000, seed=0):
     return scale * logits, targets
 
 
+@pytest.mark.parametrize("kind", [Mahalanobis, NearestNeighbours, DDU])
+def test_scores_of_half_precision_are_finite_and_tell_far_apart(kind, blobs):
+    features, targets = blobs
+    method = kind()
+    logits = torch.zeros(len(features), 3)
+    fitted = method.fit(Outputs(features, logits), targets)
+    far = torch.stack([torch.zeros(4), torch.full((4,), 2e3), torch.full((4,), 2e4)]).half()
+    epistemic = method.predict(Outputs(far, logits[:3].half()), fitted).epistemic
+    assert torch.isfinite(epistemic).all()
+    if kind is not NearestNeighbours:  # which knows directions alone
+        assert epistemic[1] < epistemic[2]
+
+
 @pytest.mark.parametrize("scale", [0.5, 1.0, 3.0, 20.0])
 def test_temperature_is_the_optimum_that_scipy_finds(scale):
     logits, targets = sampled(scale)

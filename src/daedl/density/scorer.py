@@ -55,7 +55,7 @@ class DensityScorer(nn.Module):
         with `leave_one_out` from those that they would have had if they had not been in the fit. In
         several processes each passes its own samples, and all end with the density of all.
         """
-        kind = normalizers.build(normalizer)
+        kind, targets = normalizers.build(normalizer), targets.long()
         density = fit_gaussians(features, targets, num_classes, covariance, shrinkage)
         log_density = _training_log_density(density, features, targets, leave_one_out)
         normalizing = kind.fit(log_density)
@@ -73,7 +73,7 @@ class DensityScorer(nn.Module):
         The density is that of all samples. The earlier ones are gone, so that their range is moved by
         how much their mean log density changed, which their statistics tell.
         """
-        before = self.density.statistics
+        before, targets = self.density.statistics, targets.long()
         density = refit_gaussians(self.density, features, targets, shrinkage)
         shift = density.mean_log_density(before) - self.density.mean_log_density(before)
         log_density = _training_log_density(density, features, targets, leave_one_out)

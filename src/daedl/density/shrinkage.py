@@ -12,6 +12,11 @@ from daedl.density.statistics import ClassStatistics
 # A covariance with a larger condition number counts as singular: float32 features carry about seven
 # digits, so a variance below 1e-10 of the largest is rounding, not information (chosen).
 MAX_CONDITION = 1e10
+# The mean of equal float64 features differs from them by rounding: a spread below this share of a class's
+# mean is none (chosen, a thousand times what one rounding makes).
+_ROUNDING = 1e-12
+# A covariance that shrinkage leaves with a smaller share of its largest variance can't be factorised.
+_LEAST_SHARE = 1e-15
 # Guards divisions by a spread of zero.
 _TINY = 1e-300
 
@@ -50,30 +55,38 @@ def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
 
     "auto" leaves an invertible covariance as it is (the paper's formula) and shrinks a singular one: a
     matrix by the amount of the oracle approximating estimator, a diagonal one, which only constant
-    features make singular, by 1 / (N_c + 1), one sample's worth. A number is applied to every class.
+    features make singular, by 1 / (N_c + 1), one sample's worth. A matrix that would be singular without
+    any one of its samples counts as singular too. A number is applied to every class.
     """
     require_shrinkage(shrinkage)
     spectra = torch.stack([_spectrum(covariance) for covariance in statistics.covariances()])
     scale = spectra.mean(1)
-    known = scale[scale > 0]
-    if len(known) == 0:
+    magnitude = statistics.means.square().mean(1)
+    tied = statistics.structure == "tied"
+    varies = scale > _ROUNDING**2 * (magnitude.amax() if tied else magnitude)
+    if not varies.any():
         raise ValueError(
             "the features do not vary within any class, so they have no density; expected features "
             "of a trained network on at least two different samples of some class"
         )
     # A class of one sample, or of copies of it, has no spread of its own: take the others'.
-    scale = torch.where(scale > 0, scale, known.mean())
+    spectra = torch.where(varies[:, None], spectra, 0.0)
+    scale = torch.where(varies, scale, scale[varies].mean())
     if shrinkage == "auto":
         singular = spectra[:, 0] * MAX_CONDITION < spectra[:, -1].clamp_min(_TINY)
         samples = statistics.samples()
         diagonal = statistics.structure == "diagonal"
+        if not diagonal:
+            means = statistics.num_classes if tied else 1
+            singular |= samples - means <= statistics.num_features
         enough = 1 / (samples + 1) if diagonal else _oracle_amount(spectra, samples)
         amount = torch.where(singular, enough, 0.0)
     else:
         amount = torch.full_like(scale, float(shrinkage))
     shrunk = (1 - amount)[:, None] * spectra + (amount * scale)[:, None]
-    if (shrunk[:, 0] <= 0).any():
-        worst = int(shrunk[:, 0].argmin())
+    share = shrunk[:, 0] / shrunk[:, -1].clamp_min(_TINY)
+    if (share <= _LEAST_SHARE).any():
+        worst = int(share.argmin())
         raise ValueError(
             f"the covariance of class {worst} is singular ({int(statistics.samples()[worst])} samples, "
             f"{statistics.num_features} features) and shrinkage {shrinkage} leaves it so; "

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Laplace, Normal, kl_divergence
 
+from daedl.checks import require_whole
 from daedl.distributed import gather_across
-from daedl.methods.post_hoc import PostHoc, gather_rows, require_whole, tempered
+from daedl.methods.post_hoc import PostHoc, gather_rows, tempered
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from daedl.methods.gaussians import OnGaussians
+from daedl.methods.post_hoc import beside
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -37,6 +38,6 @@ class DDU(OnGaussians):
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Probabilities softmax(z), and minus the log density."""
-        log_density = self.require_fitted(fitted)(outputs.features).to(outputs.logits)
+        log_density = beside(self.require_fitted(fitted)(outputs.features), outputs.logits)
         prediction = Prediction.from_probs(outputs.logits.softmax(-1), -log_density)
         return replace(prediction, log_density=log_density)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from daedl.checks import require_whole
 from daedl.methods.softmax import Softmax
 from daedl.networks import Network
 from daedl.networks.headed import side_by_side
@@ -47,10 +48,8 @@ class MCDropout(Softmax):
         super().__post_init__()
         if not 0 < self.rate < 1:
             raise ValueError(f"rate is {self.rate}; expected a share between 0 and 1: take 0.2")
-        if self.num_passes < 2:
-            raise ValueError(
-                f"num_passes is {self.num_passes}; expected at least 2, as one pass can't disagree: take 10"
-            )
+        require_whole("num_passes", self.num_passes, 2, "10, as one pass can't disagree")
+        require_whole("seed", self.seed, 0, "0")
 
     @property
     def passes(self) -> int:
@@ -95,6 +94,10 @@ class MCDropout(Softmax):
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Random numbers from `seed`; afterwards the random state is what it was."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    cuda = device.type == "cuda"
+    with torch.random.fork_rng([device] if cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if cuda:  # this device alone: no other's state is put back
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield

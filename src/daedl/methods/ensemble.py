@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
+from daedl.checks import require_whole
 from daedl.distributed import several
 from daedl.methods.base import Method, Phase
 from daedl.methods.softmax import Softmax
@@ -52,8 +53,7 @@ class Ensemble(Method):
             raise TypeError(
                 f"member is {self.member!r}; expected a method such as daedl.methods.EDL(), not an ensemble"
             )
-        if self.size < 2:
-            raise ValueError(f"size is {self.size}; expected at least 2 members: take 5")
+        require_whole("size", self.size, 2, "5")
         if self.spectral is not None:
             raise ValueError(
                 f"spectral is {self.spectral} on the ensemble; expected it on its member: "
@@ -131,6 +131,13 @@ class Ensemble(Method):
         each = [self.member.loss(one, targets, epoch) for one in _split(outputs)]
         return torch.stack(each).sum(0)
 
+    def classes(self, outputs: Outputs) -> Tensor:
+        """Those of the mean probabilities; where these need a fit or more passes, those of most members."""
+        if not self.member.fits and self.member.passes == 1:
+            return self.predict(outputs, None).labels
+        found = [self.member.classes(one) for one in _split(outputs)]
+        return _most(found, outputs.logits.shape[-1])
+
     def fit(self, outputs: Outputs, targets: Tensor) -> "Fits | None":
         """What every member fits to its own outputs; None if that is nothing."""
         if not self.member.fits:
@@ -150,10 +157,7 @@ class Ensemble(Method):
         joined = Prediction.from_several(torch.stack([each.probs for each in found], 1))
         # Where no member has evidence all classes tie: then the class is that of most members.
         top = joined.probs.topk(2).values
-        votes = F.one_hot(torch.stack([each.labels for each in found]), joined.probs.shape[1]).sum(
-            0
-        )
-        most = votes.argmax(-1)
+        most = _most([each.labels for each in found], joined.probs.shape[1])
         joined = replace(joined, labels=torch.where(top[:, 0] == top[:, 1], most, joined.labels))
         own = [each.epistemic for each in found if each.epistemic is not None]
         return replace(joined, epistemic=torch.stack(own).mean(0)) if own else joined
@@ -195,6 +199,11 @@ def _another(network: Network) -> Network:
 
 def _members(network: nn.Module) -> list[Any]:
     return list(network.members)  # type: ignore[arg-type]
+
+
+def _most(found: Sequence[Tensor], num_classes: int) -> Tensor:
+    """The class (B,) that most of `found` (B,) have; of several the first."""
+    return F.one_hot(torch.stack(list(found)), num_classes).sum(0).argmax(-1)
 
 
 def _split(outputs: Outputs) -> list[Outputs]:

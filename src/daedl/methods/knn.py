@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.methods.post_hoc import PostHoc, gather_rows, require_whole
+from daedl.checks import require_whole
+from daedl.methods.post_hoc import PostHoc, gather_rows
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -57,7 +58,8 @@ class Neighbours(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Distances (B,) of features (B, H)."""
-        normalized = F.normalize(features, dim=1).to(self.stored)
+        # First, as half precision has no number small enough to guard features of length 0.
+        normalized = F.normalize(features.to(self.stored), dim=1)
         found = nearest(normalized, self.stored, self.squares, self.k)
         distances = [distance(block, self.stored, indices[:, -1]) for block, indices in found]
         return torch.cat(distances)
@@ -99,7 +101,7 @@ class NearestNeighbours(PostHoc):
     def fit(self, outputs: Outputs, targets: Tensor) -> Neighbours:
         """Keep the training features, or a random part of them."""
         del targets
-        features = gather_rows(F.normalize(outputs.features, dim=1).float())
+        features = gather_rows(F.normalize(outputs.features.float(), dim=1))
         if self.samples is not None:
             generator = torch.Generator().manual_seed(self.seed)
             order = torch.randperm(len(features), generator=generator)

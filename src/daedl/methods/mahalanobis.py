@@ -7,6 +7,7 @@ from torch import nn
 
 from daedl.density import GaussianDensity
 from daedl.methods.gaussians import OnGaussians
+from daedl.methods.post_hoc import beside
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -37,4 +38,4 @@ class Mahalanobis(OnGaussians):
         """Probabilities softmax(z), and the squared distance to the nearest class mean."""
         gaussians = cast(GaussianDensity, self.require_fitted(fitted))
         nearest = gaussians.squared_distances(outputs.features).amin(-1)
-        return Prediction.from_probs(outputs.logits.softmax(-1), nearest.to(outputs.logits))
+        return Prediction.from_probs(outputs.logits.softmax(-1), beside(nearest, outputs.logits))

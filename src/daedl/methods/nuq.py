@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from daedl.checks import require_whole
 from daedl.distributed import gather_across
 from daedl.methods.knn import distance, nearest
-from daedl.methods.post_hoc import PostHoc, gather_rows, require_whole
+from daedl.methods.post_hoc import PostHoc, beside, gather_rows
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -196,7 +197,7 @@ class NUQ(PostHoc):
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Probabilities softmax(z), and ln τ²."""
         epistemic: Tensor = self.require_fitted(fitted)(outputs.features)
-        return Prediction.from_probs(outputs.logits.softmax(-1), epistemic.to(outputs.logits))
+        return Prediction.from_probs(outputs.logits.softmax(-1), beside(epistemic, outputs.logits))
 
     def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> NadarayaWatson:
         """The training features from a model file."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 
+import torch
 from torch import Tensor, nn
 
 from daedl.checks import NotFittedError
@@ -48,9 +49,6 @@ def gather_rows(rows: Tensor) -> Tensor:
     return gather_across(rows.flatten()).view(-1, rows.shape[1])
 
 
-def require_whole(name: str, value: int, least: int, remedy: str) -> None:
-    """Raise unless `value` is a whole number from `least`; `remedy` says what to take."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(
-            f"{name} is {value!r}; expected a whole number from {least}: take {remedy}"
-        )
+def beside(scores: Tensor, logits: Tensor) -> Tensor:
+    """`scores` on the device and in the type of `logits`, but not in half precision: they may exceed it."""
+    return scores.to(logits.device, torch.promote_types(logits.dtype, torch.float32))

@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.checks import NotFittedError
+from daedl.checks import NotFittedError, require_whole
 from daedl.distributed import sum_across
 from daedl.methods.latent import OnLatent
-from daedl.methods.post_hoc import require_whole
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 from daedl.spectral import SpectralNorm

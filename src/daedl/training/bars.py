@@ -1,11 +1,12 @@
 """Progress bars of training."""
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from daedl.outputs import Batch
+from daedl.training.loaders import count
 
 
 class Bars:
@@ -22,7 +23,7 @@ class Bars:
         if self.progress is None:
             yield from train
             return
-        total = len(train) if isinstance(train, Sized) else None
+        total = count(train)
         self.progress.reset(self.one, total=total, description=f"epoch {epoch}")
         for batch in train:
             yield batch

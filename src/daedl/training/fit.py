@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
 
-from daedl.checks import require_batch, require_targets
+from daedl.checks import require_batch, require_targets, require_whole
 from daedl.classifier import Classifier
 from daedl.density import DensityEffect, DensityScorer, DensityWarning
 from daedl.distributed import sum_across
@@ -164,9 +164,13 @@ def _as_given(
 
 def _require_sense(plan: Plan, train: Iterable[Batch]) -> None:
     """Raise for what would fail, or be lost, only after training."""
-    if plan.max_epochs < 1 or plan.patience < 1:
+    require_whole("max_epochs", plan.max_epochs, 1, "50 as published")
+    require_whole("patience", plan.patience, 1, "10")
+    require_whole("seed", plan.seed, 0, "0")
+    if plan.gradient_clip is not None and not plan.gradient_clip > 0:
         raise ValueError(
-            f"max_epochs is {plan.max_epochs} and patience {plan.patience}; expected both at least 1"
+            f"gradient_clip is {plan.gradient_clip}; expected a norm above 0, as no other lets gradients "
+            "point downhill: take 1.0, or None for no limit"
         )
     if plan.checkpoint is None:
         if plan.resume:
@@ -237,6 +241,8 @@ def _train(fabric: Fabric, job: _Job) -> History:
     density = in_order(job.density, rank, world_size)
     model = job.model
     if model.method.starts:
+        # A sampler of the user's own may draw random numbers: here too those of `seed`.
+        seed_epoch(plan.seed, plan.max_epochs + 1, rank)
         counted = in_order(job.train, rank, world_size)
         model.method.start(model.network, _class_counts(counted, model.network.num_classes))
     history = train_all(fabric, model, plan, train, val)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import (
@@ -18,14 +17,14 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from daedl.outputs import Batch
+from daedl.outputs import Batch, is_pair
 
 Data = Iterable[Batch] | tuple[Tensor, Tensor] | Dataset[Any]
 
 
 def as_batches(data: Data, batch_size: int, shuffle: bool) -> Iterable[Batch]:
     """`data` itself if it gives batches; a dataset or (images, targets) in batches of `batch_size`."""
-    if _is_pair_of_arrays(data):
+    if is_pair(data):
         images, targets = (torch.as_tensor(part) for part in cast(Any, data))
         if len(images) != len(targets):
             raise ValueError(
@@ -35,18 +34,14 @@ def as_batches(data: Data, batch_size: int, shuffle: bool) -> Iterable[Batch]:
     if isinstance(data, Dataset):
         if isinstance(data, Sized) and len(data) == 0:
             raise ValueError("there are no images; expected at least one")
-        return DataLoader(data, batch_size, shuffle)
+        # What gives its samples itself has its own order.
+        return DataLoader(data, batch_size, shuffle and not isinstance(data, IterableDataset))
     if isinstance(data, Iterator) or not isinstance(data, Iterable):
         raise TypeError(
             f"the data are a {type(data).__name__}, which can't be gone through once an epoch; "
             "expected a DataLoader, a list of (images, labels) batches, a Dataset, or two tensors"
         )
     return cast(Iterable[Batch], data)
-
-
-def _is_pair_of_arrays(data: Any) -> bool:
-    pair = isinstance(data, tuple | list) and len(data) == 2
-    return pair and all(isinstance(part, Tensor | np.ndarray) for part in data)
 
 
 def in_order(batches: Iterable[Batch], rank: int = 0, world_size: int = 1) -> Iterable[Batch]:
@@ -75,27 +70,37 @@ def shuffled_share(
         return batches
     if not (isinstance(batches, DataLoader) and _takes_all(batches)):
         raise _cannot_share(batches)
-    shuffle = isinstance(batches.sampler, RandomSampler)
+    chosen = cast(BatchSampler, batches.batch_sampler)
+    shuffle = isinstance(chosen.sampler, RandomSampler)
     sampler: DistributedSampler[Batch] = DistributedSampler(
-        batches.dataset, world_size, rank, shuffle, seed, drop_last=batches.drop_last
+        batches.dataset, world_size, rank, shuffle, seed, drop_last=chosen.drop_last
     )
-    return _rebuilt(batches, sampler, drop_last=batches.drop_last)
+    return _rebuilt(batches, sampler, drop_last=chosen.drop_last)
 
 
 def start_epoch(batches: Iterable[Batch], epoch: int) -> None:
     """Tell a sampler that shuffles by the epoch which one it is."""
-    set_epoch = getattr(getattr(batches, "sampler", None), "set_epoch", None)
-    if set_epoch is not None:
-        set_epoch(epoch)
+    for sampler in _samplers(batches):
+        set_epoch = getattr(sampler, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+
+
+def _samplers(batches: Iterable[Batch]) -> list[Any]:
+    """What may decide the order of a DataLoader's samples; `sampler` is a dummy beside a batch sampler."""
+    of_batches = getattr(batches, "batch_sampler", None)
+    inner = getattr(of_batches, "sampler", None)
+    outer = getattr(batches, "sampler", None)
+    return [inner, of_batches, *([] if outer is inner else [outer])]
 
 
 def _takes_all(loader: DataLoader[Batch]) -> bool:
     """Whether an epoch is every sample of the dataset once in some order, by PyTorch's own classes."""
-    sampler: Any = loader.sampler
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
         return False
     if type(loader.batch_sampler) is not BatchSampler:
         return False
+    sampler: Any = loader.batch_sampler.sampler
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples == len(cast(Sized, loader.dataset))
     return type(sampler) is SequentialSampler
@@ -114,7 +119,7 @@ def _rebuilt(
 ) -> DataLoader[Batch]:
     return DataLoader(
         loader.dataset,
-        batch_size=loader.batch_size,
+        batch_size=cast(BatchSampler, loader.batch_sampler).batch_size,
         sampler=sampler,
         drop_last=drop_last,
         num_workers=loader.num_workers,
@@ -126,9 +131,16 @@ def _rebuilt(
     )
 
 
+def count(batches: Iterable[Batch]) -> int | None:
+    """The number of batches; None where they don't tell, as a DataLoader of an endless stream doesn't."""
+    try:
+        return len(cast(Sized, batches))
+    except TypeError:
+        return None
+
+
 def generators(batches: Iterable[Batch]) -> list[torch.Generator]:
     """The random generators that a DataLoader draws its order from, if it has its own."""
-    found = [getattr(batches, "generator", None)]
-    found.append(getattr(getattr(batches, "sampler", None), "generator", None))
+    found = [getattr(each, "generator", None) for each in (batches, *_samplers(batches))]
     unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
     return list(unique.values())

@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from daedl.methods.base import Phase
 from daedl.outputs import Batch, collect
 from daedl.training import bars
 from daedl.training.checkpoint import Checkpoint
-from daedl.training.loaders import generators, start_epoch
+from daedl.training.loaders import count, generators, start_epoch
 from daedl.training.randomness import seed_epoch
 
 # PyTorch means these to be stepped after each batch, all others after each epoch.
@@ -132,7 +132,7 @@ class Run:
             for name, parameter in model.network.named_parameters()
             if phase.trains in name
         )
-        self.num_batches = len(train) if isinstance(train, Sized) else None
+        self.num_batches = count(train)
         self.scheduler = plan.scheduler(optimizer, self.max_epochs, self.num_batches)
         self.run = self._identity(optimizer)
         self.bare_optimizer = optimizer
@@ -290,8 +290,10 @@ class Run:
         require_finite(outputs.features, "features", where)
         require_finite(outputs.logits, "logits", where)
         raise ValueError(
-            f"the loss{where} is NaN or infinite although images, features and logits are finite; "
-            "expected a finite loss: lower the learning rate, or look at the method's loss"
+            f"the loss{where} is NaN or infinite although images, features and logits are finite, the "
+            f"logits from {outputs.logits.min():.3g} to {outputs.logits.max():.3g}; expected a finite "
+            "loss: scale the inputs if logits are in the hundreds at the first batch, lower the learning "
+            "rate, or look at the method's loss"
         )
 
     def _checkpoint(self) -> Checkpoint:
