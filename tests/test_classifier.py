@@ -67,6 +67,8 @@ def test_one_forward_pass_for_each_image(trained, blobs):
 def test_batches_do_not_change_the_prediction(trained, blobs):
     whole, parts = trained.predict(blobs[0]), trained.predict(blobs[0], batch_size=7)
     torch.testing.assert_close(whole.log_alpha, parts.log_alpha, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="batch_size is 0; expected a whole number from 1"):
+        trained.predict(blobs[0], batch_size=0)
 
 
 class TestSaving:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import daedl
 from daedl.networks import MLP, ConvNet, Network, ResNet18, Wrapped
 from daedl.spectral import LipschitzBound, SpectralNorm, bake, lipschitz_bound, spectral_normalize
 
@@ -352,3 +353,9 @@ def test_wrong_questions_are_refused() -> None:
     nn.init.constant_(network.classifier.logits.weight, math.nan)
     with pytest.raises(ValueError, match=r"classifier.logits.weight: .* NaN"):
         lipschitz_bound(network)
+
+
+def test_a_classifier_is_not_a_network():
+    model = daedl.Classifier(MLP(2, 2), "edl")
+    with pytest.raises(TypeError, match=r"a Classifier; .* pass model.network"):
+        lipschitz_bound(model)

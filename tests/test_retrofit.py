@@ -36,6 +36,9 @@ def test_the_images_and_labels_of_a_whole_set_are_taken_too(trained, blobs):
     assert one.calibrate(blobs, daedl.RejectAtMost(0.1)) == other.calibrate(
         [blobs], daedl.RejectAtMost(0.1)
     )
+    dataset = torch.utils.data.TensorDataset(*blobs)
+    third = daedl.wrap(trained, features="body").fit_density(dataset)
+    torch.testing.assert_close(third.predict(blobs[0]).probs, other.predict(blobs[0]).probs)
     with pytest.raises(ValueError, match="610 images but 609 labels"):
         one.fit_density((blobs[0], blobs[1][1:]))
     with pytest.raises(TypeError, match="tuple of ndarray, ndarray; expected a pair of tensors"):

@@ -237,3 +237,9 @@ class TestClassifier:
         reasons = set(softmax.predict(blobs[0]).reason)
         assert reasons <= {"", *(f"between classes {a} and {b}" for a, b in ("01", "02", "12"))}
         assert len(reasons) > 1
+
+
+def test_what_is_promised_is_said_and_not_a_bare_share():
+    scores = {"aleatoric": torch.rand(50)}
+    with pytest.raises(TypeError, match=r"target is 0.05; expected .* daedl.RejectAtMost\(0.05\)"):
+        choose(scores, torch.zeros(50, dtype=torch.bool), 0.05)

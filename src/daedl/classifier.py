@@ -3,7 +3,7 @@
 import copy
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from daedl import methods, networks, storage
-from daedl.checks import NotFittedError, require_finite, require_images
+from daedl.checks import NotFittedError, require_finite, require_images, require_whole
 from daedl.density import DensityEffect, DensityScorer, density_effect
 from daedl.distributed import sum_across
 from daedl.methods import Method
 from daedl.names import below
 from daedl.networks import Network
-from daedl.outputs import Batch, Outputs, collect, evaluating
+from daedl.outputs import Data, Outputs, collect, evaluating
 from daedl.prediction import Prediction
 from daedl.spectral import SpectralNorm, bake, normalization, spectral_normalize
 from daedl.thresholds import On, RejectAtMost, Target, Thresholds, choose
@@ -100,6 +100,7 @@ class Classifier(nn.Module):
         More than `batch_size` images are run in batches of it, which bounds the memory.
         """
         parameter = next(self.network.parameters())
+        require_whole("batch_size", batch_size, 1, "256")
         require_images(images, self.network.input_shape, parameter.dtype)
         if len(images) == 0:
             raise ValueError("images are an empty batch; expected at least one image")
@@ -125,7 +126,7 @@ class Classifier(nn.Module):
 
     def calibrate(
         self,
-        batches: Iterable[Batch] | Batch,
+        batches: Data,
         target: Target = DEFAULT_TARGET,
         on: On | None = None,
         seed: int = 0,
@@ -154,13 +155,11 @@ class Classifier(nn.Module):
         device = next(self.network.parameters()).device
         return Outputs(outputs.features.to(device), outputs.logits.to(device))
 
-    def collect(
-        self, batches: Iterable[Batch] | Batch, name: str = "data"
-    ) -> tuple[Outputs, Tensor]:
+    def collect(self, batches: Data, name: str = "data") -> tuple[Outputs, Tensor]:
         """Features and logits (N, ...) of all `batches` of (images, targets), and the targets (N,)."""
         return collect(self.network, batches, self.method.forward, name)
 
-    def fit_density(self, batches: Iterable[Batch] | Batch) -> "Classifier":
+    def fit_density(self, batches: Data) -> "Classifier":
         """Fit what the method needs after training, in one pass over training `batches`.
 
         A method whose `fitted_to` is "validation", as temperature scaling, is given held-out data. For
@@ -174,7 +173,7 @@ class Classifier(nn.Module):
         """Drop what was fitted or calibrated: of no use for other weights."""
         self.fitted, self.thresholds, self.revisions = None, None, ()
 
-    def refit_density(self, batches: Iterable[Batch] | Batch, note: str = "") -> "Classifier":
+    def refit_density(self, batches: Data, note: str = "") -> "Classifier":
         """Merge more training `batches` into what was fitted, and leave the network as it is.
 
         For a new site or camera, or more samples of some classes. Nothing of the earlier data is needed
@@ -202,7 +201,7 @@ class Classifier(nn.Module):
         samples = int(sum_across(torch.tensor(len(targets))))
         self.revisions = () if fitted is None else (Revision(samples),)
 
-    def density_effect(self, batches: Iterable[Batch] | Batch) -> DensityEffect:
+    def density_effect(self, batches: Data) -> DensityEffect:
         """How much the density did on held-out in-distribution `batches`."""
         if not isinstance(self.fitted, DensityScorer):
             raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from daedl.checks import require_batch, require_finite, require_images, require_targets
 
@@ -22,6 +23,7 @@ class Outputs(NamedTuple):
 
 
 Batch = tuple[Tensor, Tensor]
+Data = Iterable[Batch] | Batch | Dataset[Any]
 # Images of a pair of tensors that go through the network together, chosen.
 _AT_ONCE = 256
 
@@ -32,8 +34,10 @@ def is_pair(data: Any) -> bool:
     return pair and all(isinstance(part, Tensor | np.ndarray) for part in data)
 
 
-def in_batches(data: Iterable[Batch] | Batch) -> Iterable[Batch]:
-    """`data` themselves if they are batches; the images and labels of a whole set in batches."""
+def in_batches(data: Data) -> Iterable[Batch]:
+    """`data` themselves if they are batches; else the samples of a dataset, or of two tensors, in batches."""
+    if isinstance(data, Dataset):
+        return DataLoader(data, _AT_ONCE)
     if not is_pair(data):
         return cast(Iterable[Batch], data)
     images, labels = require_batch(data, "")
@@ -59,11 +63,11 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 def collect(
     network: nn.Module,
-    batches: Iterable[Batch] | Batch,
+    batches: Data,
     forward: Callable[[nn.Module, Tensor], Outputs] | None = None,
     name: str = "data",
 ) -> tuple[Outputs, Tensor]:
-    """Run `network` once over `batches` of (images, targets), or over the one pair of all, in eval mode.
+    """Run `network` once over `batches` of (images, targets) in eval mode.
 
     Returns the features (N, H) and logits (N, C) of all images, and the targets (N,), on the CPU and
     in the order of the batches. `forward(network, images)` replaces the plain call for methods that

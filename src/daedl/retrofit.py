@@ -1,6 +1,6 @@
 """Density awareness for a classifier that is trained already."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -11,7 +11,7 @@ from daedl.checks import require_batch
 from daedl.classifier import Classifier
 from daedl.methods import Method, Softmax, build
 from daedl.networks import Wrapped
-from daedl.outputs import Batch, in_batches
+from daedl.outputs import Data, in_batches
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Wrap:
     method: Method
     class_names: Sequence[str] | None
 
-    def fit_density(self, batches: Iterable[Batch] | Batch) -> Classifier:
+    def fit_density(self, batches: Data) -> Classifier:
         """A classifier with the module's own weights, fitted to `batches` of (images, targets).
 
         These are the module's training data, preprocessed as they were for its training but not

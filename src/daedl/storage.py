@@ -59,7 +59,15 @@ def write_atomically(path: Path, data: bytes) -> None:
 def require_writable(folder: Path) -> None:
     """Raise if no file can be written into `folder`: found out before hours are spent."""
     probe = folder / f".{secrets.token_hex(4)}"
-    write_atomically(probe, b"")
+    try:
+        write_atomically(probe, b"")
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise OSError(
+            error.errno,
+            f"cannot write into the folder {folder}: {reason}; expected a folder that exists, may be "
+            "written to and has room",
+        ) from error
     probe.unlink()
 
 

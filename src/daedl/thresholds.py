@@ -129,6 +129,11 @@ def choose(
         on: which scores to look at; by default both, where a method has an epistemic one.
         seed: of the halves that "both" needs.
     """
+    if not isinstance(target, RejectAtMost | ErrorAtMost):
+        raise TypeError(
+            f"target is {target!r}; expected what is promised: daedl.RejectAtMost(0.05) to hand over at "
+            "most 5% of known images, or daedl.ErrorAtMost(0.01) for at most 1% errors among the accepted"
+        )
     used = {name: scores[name].double() for name in _names(scores, on)}
     if isinstance(target, RejectAtMost):
         rank = _conformal_rank(len(wrong), target.share, len(used))

@@ -506,3 +506,10 @@ def test_averages_over_corruptions_are_told_from_single_ones():
     assert all(map(further.is_average, corrupted_sets("cifar10-c")))
     assert not further.is_average("mnist-c/fog")
     assert not further.is_average("cifar10-c/fog/3")
+
+
+def test_findings_keep_their_code_and_stay_text():
+    content = page.gather(found(), [], [], "### Of `x`\n\nRun `a < b` & see <b>.")
+    html = page.html(content)
+    assert "<h3>Of <code>x</code></h3>" in html
+    assert "<p>Run <code>a &lt; b</code> &amp; see &lt;b&gt;.</p>" in html

@@ -96,6 +96,9 @@ def test_in_place_with_a_limit_on_errors(folder, tmp_path):
         (["--reject", "1.5"], "expected a share between 0 and 1"),
         (["--error", "0.0001"], "no threshold keeps errors"),
         (["--reject", "0.1", "--plot", "nowhere/curve.png"], "cannot write nowhere/curve.png"),
+        (["--reject", "0.1", "--plot", "nowhere/curve.png"], "choose another with --plot"),
+        (["--reject", "0.1", "--plot", "curve.jpg"], "expected a file that ends in .png"),
+        (["--reject", "0.1", "--plot", "model.daedl"], "expected a file that ends in .png"),
     ],
 )
 def test_what_cannot_be_done_leaves_the_model_alone(folder, tmp_path, options, message):
@@ -106,6 +109,18 @@ def test_what_cannot_be_done_leaves_the_model_alone(folder, tmp_path, options, m
     assert message in result.stderr
     assert model.read_bytes() == (folder / "model.daedl").read_bytes()
     assert list(tmp_path.iterdir()) == [model]
+
+
+def test_another_model_is_not_replaced_unless_asked_for(folder, tmp_path):
+    other = tmp_path / "other.daedl"
+    other.write_text("precious")
+    command = ("calibrate", folder / "model.daedl", "--data", folder / "held_out.npz")
+    result = call(*command, "--reject", 0.1, "--out", other)
+    assert result.exit_code == 1
+    assert "pass --force to replace it" in result.stderr
+    assert other.read_text() == "precious"
+    assert call(*command, "--reject", 0.1, "--out", other, "--force").exit_code == 0
+    assert daedl.Classifier.load(other).thresholds is not None
 
 
 def test_the_curve_shows_what_was_chosen(folder):

@@ -285,7 +285,55 @@ def interrupt_after(file: Path) -> None:
     _thread.interrupt_main()
 
 
+class TestGoingOn:
+    """A training that failed after its last epoch left its checkpoint behind."""
+
+    @pytest.fixture
+    def left(self, world: Path, tmp_path: Path) -> Path:
+        out = tmp_path / "m.daedl"
+        assert "k is 50 but there are 29" in refused(
+            *small(world / "train", out, "--method", "knn")
+        )
+        return out
+
+    def test_with_other_settings_of_what_comes_after_training(
+        self, world: Path, left: Path
+    ) -> None:
+        again = small(world / "train", left, "--method", "knn", "--set", "k=3", "--resume")
+        result = call(*again)
+        assert result.exit_code == 0, result.output
+        assert daedl.Classifier.load(left).fitted.k == 3
+
+    def test_not_with_other_data(self, left: Path, tmp_path: Path) -> None:
+        other = draw(tmp_path / "others", seed=5)
+        again = small(other, left, "--method", "knn", "--set", "k=3", "--resume")
+        assert "the checkpoint of another run (data" in refused(*again)
+
+    def test_not_with_another_augmentation(self, world: Path, left: Path) -> None:
+        again = small(world / "train", left, "--method", "knn", "--augment", "flip", "--resume")
+        assert "another run (augmentation '' there, 'flip' here)" in refused(*again)
+
+
 class TestRefusedTraining:
+    @pytest.mark.parametrize(
+        ("labels", "text"),
+        [
+            ([1, 2, 3, 4], "labels of {} are 1, 2, 3, 4; expected 0 to 3 for its 4 classes"),
+            ([0, 10**9, 2, 3], "labels of {} are 0, 2, 3, 1000000000; expected 0 to 3"),
+        ],
+    )
+    def test_labels_with_gaps_are_told(self, tmp_path: Path, labels: list[int], text: str) -> None:
+        path = tmp_path / "data.npz"
+        images = np.zeros((40, 8, 8), np.uint8)
+        np.savez(path, images=images, labels=np.tile(labels, 10))
+        assert text.format(path) in refused(*small(path, tmp_path / "m.daedl"))
+
+    @pytest.mark.parametrize("rate", [0, -1, "nan", "inf"])
+    def test_rates_without_sense(self, world: Path, tmp_path: Path, rate: object) -> None:
+        out = tmp_path / "m.daedl"
+        said = refused(*small(world / "train", out, "--learning-rate", rate))
+        assert "expected a finite number above 0" in said
+
     def test_a_model_is_not_replaced_unless_asked_for(self, world: Path, tmp_path: Path) -> None:
         out = tmp_path / "m.daedl"
         out.write_text("precious")
@@ -314,7 +362,7 @@ class TestRefusedTraining:
             (["--validation", "0.99"], "36 of 36 images of train were asked for"),
             (["--validation", "0.95"], "is left to learn from, after 34 of 36 were held out"),
             (["--size", "4"], "at least 8"),
-            (["--learning-rate", "-1"], "Invalid learning rate"),
+            (["--learning-rate", "-1"], "expected a finite number above 0"),
             (["--set", "leave_one_out"], "expected NAME=VALUE"),
             (["--set", "leave_one_uot=true"], "did you mean 'leave_one_out'"),
             (["--set", "leave_one_out=no"], "'no'; expected a value such as false"),
@@ -488,6 +536,15 @@ def expected_accuracy(model: Path, folder: Path) -> float:
 
 
 class TestPrediction:
+    def test_the_model_is_not_written_over(self, world: Path, model: Path) -> None:
+        held = model.read_bytes()
+        for command in (
+            ("predict", model, world / "other"),
+            ("evaluate", model, "--id", world / "test"),
+        ):
+            assert "is the model itself" in refused(*command, "--out", model)
+        assert model.read_bytes() == held
+
     def test_json_is_what_the_model_predicts(self, world: Path, model: Path) -> None:
         files = [world / "test" / "dog" / "1.png", world / "other" / "deeper" / "grey.jpg"]
         result = call("predict", model, *files, "--format", "json")

@@ -61,3 +61,5 @@ def test_inert_and_saturated_densities_get_advice(case):
     effect = density_effect(outputs, saturated)
     assert "saturated" in effect.advice()
     assert "warning: the density is saturated" in str(effect)
+    few = Outputs(outputs.features[:8], outputs.logits[:8])
+    assert "saturated" in density_effect(few, saturated).advice()  # most of them, though few

@@ -923,6 +923,8 @@ class TestCommand:
         model.save(path)
         assert "max_images is 0; expected at least 1" in refused(path, "--max-images", 0)
         assert "timeout is -1.0" in refused(path, "--timeout", -1)
+        for size in ("inf", "nan", -1):
+            assert "expected a finite number above 0" in refused(path, "--max-megabytes", size)
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             told = refused(path, "--port", port)

@@ -79,7 +79,7 @@ STYLES = {
     "kl-pn": Style(SKY, "<", "-."),
     "rkl-pn": Style(BLACK, ">", ":"),
     "ensemble": Style(GREY, "*", "-"),
-    "ddu": Style(PURPLE, "h", "-"),
+    "ddu": Style(BROWN, "h", "-"),
     "exp+de": Style(PURPLE, "<", "-"),
     "exp+sn": Style(BLUE, ">", _LONG),
     "exp+de+sn": Style(GREEN, "^", "-"),

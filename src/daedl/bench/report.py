@@ -2,6 +2,7 @@
 
 import base64
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -9,6 +10,7 @@ from typing import Any
 
 import jinja2
 import torch
+from markupsafe import Markup, escape
 from torch import Tensor
 
 from daedl.bench import digits, figures, moons
@@ -65,7 +67,13 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["marked"] = _marked
     return environment.get_template(name)
+
+
+def _marked(text: str) -> Markup:
+    """`text`, escaped, with what stands between backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def render(

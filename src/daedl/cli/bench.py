@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -32,10 +33,7 @@ def list_experiments(
     seconds: dict[str, float] = {}  # of an epoch
     # Names are to be typed: they are never cut, whatever the width.
     name = Column("experiment", no_wrap=True, overflow="ignore")
-    methods = Column("methods", overflow="fold")
-    table = Table(
-        name, "what", methods, "against", "training a seed takes about, at most", show_lines=True
-    )
+    table = Table(name, Column("what", overflow="fold"), box=box.SIMPLE, show_lines=True)
     with using_threads(threads), console.status("timing a few training steps"):
         for each in catalogue.experiments.values():
             times = []
@@ -48,8 +46,13 @@ def list_experiments(
                     seconds[protocol.name] = estimate.an_epoch(protocol, method)
                 most = seconds[protocol.name] * estimate.epochs(catalogue, each, protocol)
                 times.append(f"{short}: {estimate.told(most)}")
-            cells = each.name, each.title, ", ".join(each.methods), ", ".join(each.units[1:])
-            table.add_row(*cells, "\n".join(times) or "a minute")
+            told = {
+                "methods": ", ".join(each.methods),
+                "against": ", ".join(each.units[1:]),
+                "protocols" if plain else "training a seed takes at most about": ", ".join(times),
+            }
+            lines = [f"{key}: {value}" for key, value in told.items() if value]
+            table.add_row(each.name, "\n".join([each.title, *lines]))
     console.print(table)
 
 

@@ -53,6 +53,9 @@ def calibrate(
         Path | None,
         typer.Option(help="File for the curve; by default beside the model, MODEL.risk.png."),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file that --out names, if there is one.")
+    ] = False,
     root: Root = None,
     threads: Threads = None,
 ) -> None:
@@ -65,8 +68,7 @@ def calibrate(
         target = _target(reject, error, delta)
         place = out or model
         picture = plot or place.with_name(f"{place.name}.risk.png")
-        for path in (place, picture):
-            require_place(path)
+        _require_places(model, place, picture, force)
         classifier = Classifier.load(model)
         held_out = read_known(data, classifier, root)
         chosen = classifier.calibrate(held_out.batches(), target, None if on is None else on.value)
@@ -76,6 +78,21 @@ def calibrate(
         classifier.save(place)
     typer.echo(f"{str(chosen).capitalize()}.")
     typer.echo(f"The model is in {place}, the risk-coverage curve in {picture}.")
+
+
+def _require_places(model: Path, place: Path, picture: Path, force: bool) -> None:
+    """Raise if a file can't or shouldn't be written: found out before time is spent."""
+    require_place(place)
+    if place.exists() and not place.samefile(model) and not force:
+        raise FileExistsError(
+            f"{place} exists already; expected a new file, or the model itself: choose another with "
+            "--out, or pass --force to replace it"
+        )
+    if picture.suffix.lower() != ".png":
+        raise ValueError(
+            f"--plot is {picture}; expected a file that ends in .png, as a PNG is drawn: rename it"
+        )
+    require_place(picture, "--plot", model)
 
 
 def _target(reject: float | None, error: float | None, delta: float) -> Target:

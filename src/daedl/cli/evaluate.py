@@ -65,7 +65,7 @@ def evaluate(
     """
     with told_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
-            require_place(out)
+            require_place(out, model=model)
         classifier = Classifier.load(model)
         inside = read_known(known, classifier, root)
         # All are read before the first is predicted, so that a wrong path is found out at once.

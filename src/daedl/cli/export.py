@@ -11,8 +11,8 @@ from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
 from daedl.cli.common import Threads, told_errors, using_threads
 from daedl.cli.images import ModelFile
+from daedl.cli.results import require_place
 from daedl.export import TOLERANCE, Written, to_onnx, to_pt2
-from daedl.storage import require_writable
 
 WRITERS: Mapping[str, Callable[..., Written]] = MappingProxyType({".onnx": to_onnx, ".pt2": to_pt2})
 
@@ -60,4 +60,4 @@ def _require_place(out: Path, force: bool) -> None:
         raise FileExistsError(
             f"{out} exists already; expected a new file: choose another, or pass --force to replace it"
         )
-    require_writable(out.parent)
+    require_place(out, "OUT")

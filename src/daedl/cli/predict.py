@@ -42,7 +42,7 @@ def predict(
     """
     with told_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
-            require_place(out)
+            require_place(out, model=model)
         classifier = Classifier.load(model)
         files, empty = _expanded(images)
         read, unreadable = _read(files, *image_shape(classifier))

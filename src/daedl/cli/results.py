@@ -38,8 +38,15 @@ FormatOption = Annotated[Format, typer.Option("--format", help="What to print.")
 OutOption = Annotated[Path | None, typer.Option("--out", help="File to write instead of printing.")]
 
 
-def require_place(path: Path) -> None:
-    """Raise if the file `path` can't be written: found out before time is spent."""
+def require_place(path: Path, option: str = "--out", model: Path | None = None) -> None:
+    """Raise if the file `path`, which `option` names, can't be written: found out before time is spent.
+
+    Nor may it be written over the file of the `model` that is read.
+    """
+    if model is not None and path.exists() and model.exists() and path.samefile(model):
+        raise ValueError(
+            f"{path} is the model itself; expected another file: choose one with {option}"
+        )
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -49,7 +56,7 @@ def require_place(path: Path) -> None:
         raise OSError(
             error.errno,
             f"cannot write {path}: {reason}; expected a file in a folder that exists and may be "
-            "written to: choose another with --out",
+            f"written to: choose another with {option}",
         ) from error
 
 

@@ -57,6 +57,10 @@ def serve(
     """
     errors = OSError, ValueError, ImportError, NotFittedError
     with told_errors(*errors), using_threads(threads):
+        if not 0 < max_megabytes < math.inf:
+            raise ValueError(
+                f"--max-megabytes is {max_megabytes:g}; expected a finite number above 0, such as 8"
+            )
         # Here, because they are optional and take a second to load.
         from daedl.serving import Settings, create_app, server  # noqa: PLC0415
 

@@ -1,5 +1,6 @@
 """`daedl train`: a model of one's own images."""
 
+import hashlib
 import shlex
 import textwrap
 import warnings
@@ -116,6 +117,12 @@ def train(
                 seed=seed,
                 checkpoint=checkpoint,
                 resume=resume,
+                identity={
+                    "data": _digest(images),
+                    "augmentation": augment,
+                    "validation": validation,
+                    "batch size": batch_size,
+                },
             )
         model.save(out)
         checkpoint.unlink(missing_ok=True)
@@ -166,6 +173,13 @@ def _images(data: str, root: Path | None, size: int | None, grey: bool | None) -
             f"{data} has one class only; expected at least two to tell apart: give each class a "
             "subfolder, or a label, of its own"
         )
+    present = torch.unique(images.labels)
+    if images.class_names is None and len(present) != images.num_classes:
+        shown = ", ".join(map(str, present[:5].tolist())) + (", ..." if len(present) > 5 else "")
+        raise ValueError(
+            f"labels of {data} are {shown}; expected 0 to {len(present) - 1} for its {len(present)} "
+            "classes: renumber them with numpy.unique(labels, return_inverse=True)[1]"
+        )
     if grey is None and bool((images.images == images.images[:, :1]).all()):
         return images.converted(1, images.shape[1])
     return images
@@ -177,16 +191,27 @@ def _parted(images: ImageSet, validation: float, seed: int) -> tuple[ImageSet, I
     counts = torch.bincount(learned.labels, minlength=images.num_classes)
     if missing := [name for name, count in zip(_names(images), counts, strict=True) if count == 0]:
         raise ValueError(
-            f"no image of {', '.join(missing)} is left to learn from, after {len(held_out)} of "
+            f"no image of {_shortened(missing)} is left to learn from, after {len(held_out)} of "
             f"{len(images)} were held out; expected some of every class: add images, or hold out fewer "
             "with --validation"
         )
     return learned, held_out
 
 
+def _digest(images: ImageSet) -> str:
+    """What tells these images and labels from others."""
+    digest = hashlib.sha256(images.images.numpy().tobytes())
+    digest.update(images.labels.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
 def _names(images: ImageSet) -> Sequence[str]:
     """The names of the classes: their numbers if they have none."""
     return images.class_names or [str(number) for number in range(images.num_classes)]
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return textwrap.shorten(", ".join(names), 100, placeholder=" ...")
 
 
 def _model(name: str, method: Method, images: ImageSet, seed: int) -> Classifier:
@@ -202,7 +227,7 @@ def _model(name: str, method: Method, images: ImageSet, seed: int) -> Classifier
 
 def _description(learned: ImageSet, held_out: ImageSet, model: Classifier) -> str:
     channels, size, _ = learned.shape
-    names = textwrap.shorten(", ".join(model.class_names or []), 100, placeholder=" ...")
+    names = _shortened(model.class_names or [])
     return (
         f"{len(learned)} images to learn from, {len(held_out)} held out, {size}x{size} pixels, "
         f"{'grey' if channels == 1 else 'colour'}; {learned.num_classes} classes: {names}\n"

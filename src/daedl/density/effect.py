@@ -15,8 +15,9 @@ NEAR = 0.05
 # (chosen). The first is low because known samples that tie with unknown ones cost AUPR at once.
 SATURATED = 0.02
 INERT = 0.90
-# Fewer wiped-out samples than this may be chance (chosen).
+# Fewer wiped-out samples than this may be chance (chosen), unless they are most of all.
 FEW = 10
+MOST = 0.5
 
 
 class DensityWarning(UserWarning):
@@ -46,7 +47,8 @@ class DensityEffect:
 
     def advice(self) -> str | None:
         """What is wrong and what to do about it, or None."""
-        if self.near_zero > SATURATED and self.near_zero * self.samples >= FEW:
+        many = self.near_zero * self.samples >= FEW or self.near_zero > MOST
+        if self.near_zero > SATURATED and many:
             return (
                 f"the density is saturated: {self.near_zero:.0%} of held-out in-distribution samples "
                 f"score below {NEAR}, so their evidence is wiped out. The density knows the training "

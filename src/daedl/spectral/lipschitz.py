@@ -101,6 +101,11 @@ def lipschitz_bound(
     is bound(shortcut) + bound(branch). A module of unknown behaviour makes the value infinite, and
     a note names it. The network isn't changed.
     """
+    if not isinstance(network, Network):
+        raise TypeError(
+            f"network is a {type(network).__name__}; expected a daedl.networks.Network: of a classifier "
+            "pass model.network"
+        )
     if part not in ("features", "logits"):
         raise ValueError(
             f"part is {part!r}; expected 'features' or 'logits': take the one whose bound you want"

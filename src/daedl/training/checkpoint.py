@@ -63,5 +63,5 @@ class Checkpoint:
             )
             raise ValueError(
                 f"{path} is the checkpoint of another run ({said}); expected the same settings to "
-                "resume: choose another checkpoint file for this run"
+                "resume: delete it to start again, or choose another file for this run"
             )

@@ -1,9 +1,10 @@
 """Training a classifier: `fit`, and the processes that it runs in."""
 
+import math
 import pickle
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,9 @@ from daedl.checks import require_batch, require_targets, require_whole
 from daedl.classifier import Classifier
 from daedl.density import DensityEffect, DensityScorer, DensityWarning
 from daedl.distributed import sum_across
-from daedl.outputs import Batch
+from daedl.outputs import Batch, Data
 from daedl.storage import require_writable
-from daedl.training.loaders import Data, as_batches, in_order, shuffled_share
+from daedl.training.loaders import as_batches, in_order, shuffled_share
 from daedl.training.loop import History, Plan, train_all
 from daedl.training.randomness import preserved_random_state, seed_epoch
 
@@ -46,6 +47,7 @@ def fit(
     seed: int = 0,
     checkpoint: str | Path | None = None,
     resume: bool = False,
+    identity: Mapping[str, Any] | None = None,
     accelerator: str = "auto",
     devices: int | str = 1,
     strategy: str = "auto",
@@ -78,6 +80,7 @@ def fit(
             random state outside is put back.
         checkpoint: file to write after each epoch, atomically.
         resume: go on from `checkpoint` if it exists; the end is the same as without interruption.
+        identity: what else must be the same to resume, such as a digest of the data; JSON-able.
         accelerator, devices, strategy, precision: Fabric's, e.g. devices=2, precision="bf16-mixed".
             Several processes are spawned by default, so that what follows `fit` runs once.
         progress: show progress bars.
@@ -96,10 +99,15 @@ def fit(
         checkpoint=None if checkpoint is None else Path(checkpoint).expanduser(),
         resume=resume,
         progress=progress,
+        identity=identity or {},
     )
     train = as_batches(train, batch_size, shuffle=True)
     val = None if val is None else as_batches(val, batch_size, shuffle=False)
     density = train if density is None else as_batches(density, batch_size, shuffle=False)
+    if not 0 < learning_rate < math.inf:
+        raise ValueError(
+            f"learning_rate is {learning_rate}; expected a finite number above 0: take 0.001"
+        )
     _require_sense(plan, train)
     if val is None and model.method.fits and model.method.fitted_to == "validation":
         raise ValueError(

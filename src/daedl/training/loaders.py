@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -17,9 +16,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from daedl.outputs import Batch, is_pair
-
-Data = Iterable[Batch] | tuple[Tensor, Tensor] | Dataset[Any]
+from daedl.outputs import Batch, Data, is_pair
 
 
 def as_batches(data: Data, batch_size: int, shuffle: bool) -> Iterable[Batch]:

@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ class Plan:
     checkpoint: Path | None
     resume: bool
     progress: bool
+    identity: Mapping[str, Any]
 
 
 def train_all(
@@ -143,8 +144,10 @@ class Run:
 
     def _identity(self, optimizer: Optimizer) -> dict[str, Any]:
         """What must be the same for a checkpoint to be this run's."""
-        network, method, plan = self.model.network, self.model.method, self.plan
+        # What comes after training, such as k of the nearest neighbours, may be another.
+        network, method, plan = self.model.network, self.model.method.trained_as(), self.plan
         return {
+            **plan.identity,
             "network": [type(network).__name__, network.arguments],
             "method": [method.name, method.arguments()],
             "optimizer": type(optimizer).__name__,

@@ -84,7 +84,7 @@ def _classes(folder: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
     if not found:
         raise ValueError(
             f"{folder} has no subfolder; expected one for each class, named after it, with its images: "
-            "sort the images into subfolders, or pass labelled=False if they have no labels"
+            "sort the images into subfolders; only images without labels, which are unknown, need none"
         )
     if wanted is None:
         return tuple(found)
