@@ -361,7 +361,7 @@ class TestRefusals:
             export.to_onnx(classifier("edl"), tmp_path / "m.onnx")
 
     def test_a_place_that_cannot_be_written(self, tmp_path):
-        with pytest.raises(OSError, match="in a folder that exists"):
+        with pytest.raises(OSError, match="expected a folder that exists"):
             export.to_pt2(classifier("edl"), tmp_path / "missing" / "m.pt2")
 
 
