@@ -1,5 +1,6 @@
 """What a prediction holds, and that larger scores always mean less certain."""
 
+import mpmath
 import pytest
 import torch
 
@@ -60,3 +61,21 @@ def test_not_a_number_is_never_hidden():
                 (torch.tensor([1]), torch.tensor([2])), torch.tensor(float("nan")).double()
             )
         )
+
+
+def test_several_that_are_nearly_sure_do_not_tie():
+    """p = 1 − 1e-9 is 1 in float32; what is left for the others tells how sure it is."""
+    rest = torch.tensor([1e-9, 1e-12])
+    probs = torch.stack([torch.ones(2), rest, torch.zeros(2)], -1)[:, None].expand(2, 2, 3)
+    p = Prediction.from_several(probs)
+    torch.testing.assert_close(p.aleatoric, rest)
+    assert p.epistemic.tolist() == [0, 0]  # both agree
+    one, other = torch.tensor([1.0, 1e-9, 0.0]), torch.tensor([1.0, 3e-9, 0.0])
+    p = Prediction.from_several(torch.stack([one, other])[None])
+    with mpmath.workdps(40):
+        sets = [[1 - mpmath.mpf(e), mpmath.mpf(e)] for e in (1e-9, 3e-9)]
+        mean = [(a + b) / 2 for a, b in zip(*sets, strict=True)]
+        expected = (
+            sum(q * mpmath.log(q / m) for s in sets for q, m in zip(s, mean, strict=True)) / 2
+        )
+    assert float(p.epistemic) == pytest.approx(float(expected), rel=1e-3)

@@ -26,6 +26,7 @@ import daedl
 from daedl.density.scorer import FLOAT32_AGREEMENT
 from daedl.networks import MLP
 from daedl.training.loaders import in_order
+from daedl.training.randomness import seed_epoch
 
 fit = partial(daedl.fit, accelerator="cpu", progress=False)
 
@@ -346,6 +347,39 @@ def test_interrupted_and_resumed_ends_with_the_same_weights(blobs, tmp_path, aft
     assert same(weights(whole), weights(resumed))
     assert [e.val_loss for e in history.epochs] == [e.val_loss for e in expected.epochs]
     assert torch.equal(whole.predict(features).log_alpha, resumed.predict(features).log_alpha)
+
+
+def test_an_interrupted_training_leaves_no_density_of_other_weights(blobs, interrupting):
+    classifier = model()
+    fit(classifier, blobs, max_epochs=1)
+    assert classifier.fitted is not None
+    batches = list(zip(blobs[0].split(100), blobs[1].split(100), strict=True))
+    with pytest.raises(KeyboardInterrupt):
+        fit(classifier, interrupting(batches, 2), max_epochs=1)
+    assert classifier.fitted is None
+
+
+def test_losses_are_told_for_a_sample_and_epochs_from_zero(blobs):
+    """Means over samples, though the last batch is smaller; accuracy that of the predictions."""
+    batches = [(blobs[0][:600], blobs[1][:600]), (blobs[0][600:], blobs[1][600:])]
+    for method in ("softmax", "edl"):
+        classifier = model(method)
+        before = classifier.network(blobs[0])
+        expected = classifier.method.loss(before, blobs[1], 0).mean().item()
+        frozen = partial(torch.optim.SGD, lr=1e-20)
+        history = fit(classifier, batches, blobs, max_epochs=1, optimizer=frozen)
+        assert history.epochs[0].train_loss == pytest.approx(expected, rel=1e-5)
+        right = (classifier.predict(blobs[0]).labels == blobs[1]).double().mean()
+        assert history.epochs[0].val_accuracy == pytest.approx(float(right))
+
+
+def test_processes_draw_different_random_numbers():
+    drawn = []
+    for rank in (0, 1, 0):
+        seed_epoch(3, 1, rank)
+        drawn.append((torch.rand(1).item(), random.random()))
+    assert drawn[0] == drawn[2]
+    assert all(a != b for a, b in zip(*drawn[:2], strict=True))
 
 
 def test_shuffling_with_a_generator_of_ones_own_resumes_exactly(blobs, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from daedl.density import DensityScorer, MinMax, density_effect
+from daedl.density import DensityEffect, DensityScorer, MinMax, density_effect
 from daedl.outputs import Outputs
 
 
@@ -63,3 +63,11 @@ def test_inert_and_saturated_densities_get_advice(case):
     assert "warning: the density is saturated" in str(effect)
     few = Outputs(outputs.features[:8], outputs.logits[:8])
     assert "saturated" in density_effect(few, saturated).advice()  # most of them, though few
+
+
+@pytest.mark.parametrize(("wiped_out", "told"), [(9, False), (10, True)])
+def test_a_few_wiped_out_samples_may_be_chance(case, wiped_out, told):
+    _, scorer = case
+    share = wiped_out / 60
+    effect = DensityEffect(share, 0.0, 0.5, 0.0, 0, 60, scorer.density.shrunk)
+    assert (effect.advice() is not None) == told

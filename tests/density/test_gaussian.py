@@ -119,6 +119,14 @@ def test_constant_features_of_a_diagonal_covariance_get_one_samples_worth():
     assert torch.isfinite(density(features)).all()
 
 
+@pytest.mark.parametrize(("condition", "shrunk"), [(1e9, False), (1e11, True)])
+def test_what_counts_as_singular(condition, shrunk):
+    means, counts = np.zeros((1, 3)), [100.0]
+    covariance = np.diag([1.0, 0.5, 1 / condition])
+    density = GaussianDensity.fit(exact_statistics(means, covariance[None], counts))
+    assert (float(density.amount) > 0) == shrunk
+
+
 def test_only_the_singular_class_is_shrunk():
     generator = torch.Generator().manual_seed(3)
     features = torch.randn(500, 6, generator=generator)

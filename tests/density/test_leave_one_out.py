@@ -1,7 +1,10 @@
 """Leaving one sample out, against fitting again without it."""
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
 
 from daedl.density import ClassStatistics, DensityScorer, GaussianDensity
 from daedl.density.leave_one_out import left_out_log_density
@@ -32,6 +35,32 @@ def test_equals_fitting_again_without_the_sample(blobs, structure, shrinkage, to
     for index in range(0, 200, 9):
         expected = refitted(features, targets, index, 3, structure, shrinkage)
         assert float(found[index]) == pytest.approx(expected, rel=tolerance, abs=tolerance)
+
+
+@pytest.mark.parametrize(("structure", "shrinkage"), [("full", 0.3), ("tied", 0.0), ("tied", 0.3)])
+def test_its_own_class_is_fitted_again_exactly(blobs, structure, shrinkage):
+    """By NumPy: the sample leaves mean and covariance; the shrinkage grows with what it is added to."""
+    features, targets = (x[:60].numpy() for x in blobs)
+    features = features.astype(np.float64)
+    statistics = ClassStatistics.of(torch.tensor(features), torch.tensor(targets), 3, structure)
+    density = GaussianDensity.fit(statistics, shrinkage)
+    found = left_out_log_density(density, torch.tensor(features), torch.tensor(targets))
+    every = density.class_log_densities(torch.tensor(features)).numpy() + np.log(60 / 59)
+    tied = structure == "tied"
+    for index in range(0, 60, 7):
+        c = targets[index]
+        rest = np.arange(60) != index
+        parts = [features[rest & (targets == each)] for each in (range(3) if tied else [c])]
+        scatter = sum((part - part.mean(0)).T @ (part - part.mean(0)) for part in parts)
+        freedom = sum(map(len, parts)) - len(parts)
+        amount, scale = (float(x[0 if tied else c]) for x in (density.amount, density.shrunk.scale))
+        grown = (freedom + 1) / freedom
+        covariance = (1 - amount) * scatter / freedom + grown * amount * scale * np.eye(4)
+        own = features[rest & (targets == c)]
+        terms = every[index]
+        terms[c] = multivariate_normal(own.mean(0), covariance).logpdf(features[index])
+        terms[c] += np.log(len(own) / 59)
+        assert float(found[index]) == pytest.approx(float(logsumexp(terms)), rel=1e-9)
 
 
 def test_new_samples_are_as_dense_as_left_out_ones():

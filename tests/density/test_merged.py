@@ -34,6 +34,17 @@ def test_merged_is_the_density_of_all_and_nearly_their_range(blobs, structure, n
     assert ((score == 0) | (score == 1)).double().mean() < 0.02
 
 
+def test_the_reference_moves_with_the_density(blobs):
+    """Merging the same samples again widens nothing; merging far ones lowers what the old ones score."""
+    features, targets = blobs
+    scorer = DensityScorer.fit(features, targets, 3)
+    assert scorer.merged(features, targets).reference == pytest.approx(scorer.reference, abs=0.02)
+    elsewhere = features + 40
+    merged = scorer.merged(elsewhere, targets)
+    scores = [merged(each)[1].mean() for each in (features, elsewhere)]
+    assert merged.reference == pytest.approx(float(sum(scores) / 2), abs=0.03)
+
+
 def test_samples_of_some_classes_are_enough(blobs):
     features, targets = blobs
     scorer = DensityScorer.fit(features, targets, 3)

@@ -63,3 +63,10 @@ def test_one_outlier_squashes_minmax_but_not_smooth_quantile():
 def test_densities_without_range_are_refused():
     with pytest.raises(ValueError, match=r"from 3\.0 to 3\.0; expected a range"):
         MinMax.fit(torch.full((5,), 3.0))
+
+
+def test_smooth_quantiles_are_those_of_the_values():
+    values = torch.arange(1001.0)[torch.randperm(1001, generator=torch.Generator().manual_seed(0))]
+    assert SmoothQuantile.fit(values) == SmoothQuantile(low=10.0, high=990.0, level=0.01)
+    found = SmoothQuantile.fit(values, level=0.1)
+    assert (found.low, found.high) == (100.0, 900.0)

@@ -12,7 +12,7 @@ from torch import nn
 
 import daedl
 from daedl.methods import Softmax
-from daedl.methods.adats import AdaptiveTemperature, AdaTS, layers
+from daedl.methods.adats import LATENT, AdaptiveTemperature, AdaTS, layers
 from daedl.networks import MLP
 from daedl.outputs import Outputs
 
@@ -210,3 +210,21 @@ def test_a_part_of_many_samples_is_trained_on():
     first, second = few.fit(out, targets), few.fit(out, changed)
     assert torch.equal(first(out.features), second(out.features))
     assert not torch.equal(AdaTS(epochs=1).fit(out, targets)(out.features), first(out.features))
+
+
+def test_networks_and_noise_are_those_published():
+    torch.manual_seed(0)
+    temperature = AdaptiveTemperature(30, 4)
+    widths = [
+        each.out_features for each in temperature.encoder.modules() if hasattr(each, "out_features")
+    ]
+    assert widths == [1024, 512, 512, 2 * LATENT]
+    widths = [
+        each.out_features for each in temperature.temperature if hasattr(each, "out_features")
+    ]
+    assert widths == [128, 128, 1]
+    features = torch.randn(5, 30)
+    q = temperature.posterior(features)
+    drawn = temperature.of_latent(q.mean + q.stddev * temperature.noise)
+    torch.testing.assert_close(temperature(features), drawn)
+    assert not torch.allclose(drawn, temperature.of_latent(q.mean))

@@ -98,3 +98,14 @@ def test_settings_are_checked(settings, message):
 
 def test_passes_are_counted():
     assert MCDropout(num_passes=7).passes == 7
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout1d, nn.Dropout2d])
+def test_dropout_of_whole_channels_stays_on_too(kind):
+    torch.manual_seed(0)
+    shape = (4, 1, 1) if kind is nn.Dropout2d else (4, 1)
+    layers = nn.Sequential(nn.Unflatten(1, shape), kind(0.5), nn.Flatten(), nn.Linear(4, 3))
+    network = Wrapped(layers, features="2", input_shape=(4,))
+    model = daedl.Classifier(network, MCDropout())
+    logits = model.method.forward(model.network, torch.ones(2, 4)).logits
+    assert logits.std(1).min() > 0

@@ -244,3 +244,29 @@ def test_members_have_the_settings_published_for_the_data():
 def test_numbers_of_passes_are_whole(build_it):
     with pytest.raises(ValueError, match=r"is 2\.5; expected a whole number from 2"):
         build_it()
+
+
+def test_a_step_is_the_sum_of_its_members(blobs):
+    """Of a loss of their own, as that of prior networks, too; and reduced as theirs are."""
+    torch.manual_seed(0)
+    ensemble = Ensemble(member=KLPN(), size=3)
+    network = ensemble.prepare(MLP(4, 3, hidden=(8,)))
+    torch.manual_seed(1)
+    found = ensemble.training_loss(network, *blobs, 0)
+    torch.manual_seed(1)
+    each = [ensemble.member.training_loss(one, *blobs, 0) for one in network.members]
+    torch.testing.assert_close(found, sum(each))
+    assert Ensemble(member=PostNet()).reduction == PostNet().reduction == "sum"
+    assert Ensemble(member=Softmax()).reduction == "mean"
+
+
+def test_every_member_is_told_the_classes_and_goes_through_the_phases(blobs):
+    ensemble = Ensemble(member=NatPN(), size=2)
+    phases = [(each.name, each.trains) for each in ensemble.phases()]
+    assert phases == [(each.name, each.trains) for each in NatPN().phases()]
+    assert len(phases) == 3
+    classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), Ensemble(member=PostNet(), size=2))
+    fit(classifier, blobs, max_epochs=1)
+    counts = torch.bincount(blobs[1]).float().log()
+    for member in classifier.network.members:
+        torch.testing.assert_close(member.head.log_counts, counts)

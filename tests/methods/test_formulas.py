@@ -156,3 +156,31 @@ def test_edl_takes_the_class_from_the_logits_where_all_evidence_underflows():
         prediction = EDL(activation=activation).predict(Outputs(torch.zeros(2, 1), logits), None)
         assert (prediction.log_alpha == 0).all()
         assert prediction.labels.tolist() == [1, 2]
+
+
+def test_the_kl_weight_grows_over_the_epochs_that_were_asked_for():
+    outputs = Outputs(torch.zeros(2, 2), torch.tensor([[1.0, 0.5, -1.0], [0.0, 2.0, 0.3]]))
+    targets = torch.tensor([0, 2])
+    method, bare = EDLPlus(kl_weight=0.4, anneal_epochs=10), EDLPlus(kl_weight=0.0)
+    none = bare.loss(outputs, targets, 0)
+    whole = EDLPlus(kl_weight=0.4).loss(outputs, targets, 0)
+    torch.testing.assert_close(method.loss(outputs, targets, 0), none)
+    torch.testing.assert_close(method.loss(outputs, targets, 5), (none + whole) / 2)
+    torch.testing.assert_close(method.loss(outputs, targets, 40), whole)
+    assert (whole > none).all()
+
+
+def test_settings_of_the_density_reach_it(blobs):
+    features, targets = blobs
+    outputs = Outputs(features, torch.zeros(len(features), 3))
+    method = DAEDL(
+        leave_one_out=True, shrinkage=0.3, normalizer="smooth-quantile", covariance="tied"
+    )
+    asked = {"covariance": "tied", "shrinkage": 0.3, "normalizer": "smooth-quantile"}
+    expected = DensityScorer.fit(features, targets, 3, **asked, leave_one_out=True)
+    found = method.fit(outputs, targets)
+    assert found.settings() == expected.settings()
+    assert found.normalizer != DensityScorer.fit(features, targets, 3, **asked).normalizer
+    again = method.refit(found, outputs, targets)
+    assert again.settings() == expected.merged(features, targets, 0.3, True).settings()
+    assert again.normalizer != expected.merged(features, targets, 0.3).normalizer

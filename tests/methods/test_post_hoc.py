@@ -268,3 +268,12 @@ def test_energy_refuses_temperatures_without_sense(temperature):
 def _outputs(scale, seed=0):
     logits, targets = sampled(scale, seed=seed)
     return Outputs(logits, logits), targets
+
+
+@pytest.mark.parametrize("kind", [DDU, Mahalanobis])
+def test_the_shrinkage_that_was_asked_for_is_used(kind, blobs):
+    outputs = Outputs(blobs[0], torch.zeros(len(blobs[0]), 3))
+    fitted = kind(shrinkage=0.25).fit(outputs, blobs[1])
+    assert fitted.amount.unique().tolist() == [0.25]
+    again = kind(shrinkage=0.5).refit(fitted, outputs, blobs[1])
+    assert again.amount.unique().tolist() == [0.5]
