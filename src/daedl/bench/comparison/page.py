@@ -25,7 +25,7 @@ class Content:
         choices: what each method costs and gives, by protocol, with its picture.
         further: our own tables by protocol.
         findings: what people found out about the figures, in Markdown.
-        paragraphs: the same; one that begins with ### is a heading.
+        paragraphs: the same; one that begins with ### is a heading, lines of cells are a table.
         stale: rows that were left out, as they are of other settings.
         mispaired: whether there are figures with densities of other images.
         moons_picture: the figure of the two moons.
@@ -43,7 +43,7 @@ class Content:
     further: list[tuple[str, list[Sheet]]]
     gaps: list[Gap]
     findings: str
-    paragraphs: list[str]
+    paragraphs: list[str | list[list[str]]]
     stale: int
     mispaired: bool
     moons_picture: bytes | None
@@ -71,11 +71,19 @@ def gather(
         further=[(name, further.sheets(name, measured)) for name in measured.all_protocols],
         gaps=missing.gaps(tables, measured),
         findings=findings.strip(),
-        paragraphs=[" ".join(each.split()) for each in findings.split("\n\n") if each.strip()],
+        paragraphs=[_paragraph(each) for each in findings.split("\n\n") if each.strip()],
         stale=measured.stale,
         mispaired=any(row.method == MISPAIRED for row in measured.found),
         moons_picture=moons_picture,
     )
+
+
+def _paragraph(text: str) -> str | list[list[str]]:
+    """A paragraph of Markdown on one line; of a table its lines of cells, the heading first."""
+    if not text.lstrip().startswith("|"):
+        return " ".join(text.split())
+    lines = [line.strip().strip("|").split("|") for line in text.strip().splitlines()]
+    return [[cell.strip() for cell in line] for line in (lines[0], *lines[2:])]
 
 
 def html(content: Content) -> str:
