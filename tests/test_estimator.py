@@ -266,9 +266,11 @@ class TestBadInput:
         [
             ({"method": "dadel"}, ValueError, "unknown method 'dadel'.*did you mean 'daedl'"),
             ({"method": ["daedl"]}, TypeError, "expected a name such as 'daedl'"),
-            ({"method_settings": {"depth": 3}}, TypeError, "unexpected keyword argument 'depth'"),
+            ({"method_settings": {"depth": 3}}, ValueError, "unknown setting of daedl 'depth'"),
             ({"hidden": 64}, TypeError, r"hidden is 64; expected a sequence .* pass \(64,\)"),
+            ({"hidden": (8, 0)}, ValueError, "a width of hidden is 0; expected"),
             ({"validation_fraction": 1.0}, ValueError, "validation_fraction is 1.0; expected"),
+            ({"validation_fraction": "all"}, ValueError, "validation_fraction is 'all'; expected"),
             ({"max_epochs": 0}, ValueError, "max_epochs is 0; expected a whole number from 1"),
             (
                 {"network": lambda f, c: MLP(f + 1, c)},

@@ -304,8 +304,10 @@ def test_the_seed_decides_how_classes_are_counted(blobs):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"gradient_clip": 0.0}, "gradient_clip is 0.0; expected a norm above 0"),
-        ({"gradient_clip": -1.0}, "gradient_clip is -1.0; expected a norm above 0"),
+        ({"gradient_clip": 0.0}, "gradient_clip is 0.0; expected a finite number above 0"),
+        ({"gradient_clip": -1.0}, "gradient_clip is -1.0; expected a finite number above 0"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'; expected a finite number above 0"),
+        ({"batch_size": 0}, "batch_size is 0; expected a whole number from 1"),
         ({"max_epochs": 2.0}, "max_epochs is 2.0; expected a whole number from 1"),
         ({"patience": 0}, "patience is 0; expected a whole number from 1"),
         ({"seed": -1}, "seed is -1; expected a whole number from 0"),

@@ -3,7 +3,9 @@
 `where` says which batch a tensor belongs to, as in " of batch 3 of the training data".
 """
 
-from numbers import Integral
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -100,6 +102,20 @@ def require_targets(targets: Tensor, num_classes: int, batch_size: int, where: s
             f"has {num_classes} classes, so expected 0 to {num_classes - 1}: renumber the labels "
             "or build the network with more classes"
         )
+
+
+def require_sizes(widths: Sequence[int] = (), **sizes: int) -> None:
+    """Raise unless a network can be built from these: whole numbers from 1."""
+    for name, size in sizes.items():
+        require_whole(name, size, 1, "as many as the data have")
+    for width in widths:
+        require_whole("a width of hidden", width, 1, "64")
+
+
+def require_above_zero(name: str, value: Any, remedy: str) -> None:
+    """Raise unless `value` is a finite number above 0; `remedy` says what to take."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
+        raise ValueError(f"{name} is {value!r}; expected a finite number above 0: take {remedy}")
 
 
 def require_whole(name: str, value: Any, least: int, remedy: str) -> None:

@@ -5,6 +5,7 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
@@ -190,9 +191,10 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
                 f"hidden is {self.hidden}; expected a sequence of widths: pass ({self.hidden},) for one "
                 "hidden layer"
             )
-        if not 0 <= self.validation_fraction < 1:
+        share: Any = self.validation_fraction
+        if not isinstance(share, Real) or not 0 <= float(share) < 1:
             raise ValueError(
-                f"validation_fraction is {self.validation_fraction}; expected a share from 0 to below 1: "
+                f"validation_fraction is {share!r}; expected a share from 0 to below 1: "
                 "pass 0.1, or 0 to hold out nothing"
             )
 

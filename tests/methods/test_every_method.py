@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from functools import partial
 
 import pytest
@@ -233,3 +234,7 @@ def test_unknown_settings_are_refused(method):
         methods.build(method.name, reduction="average")
     with pytest.raises(ValueError, match=r"unknown method 'deadl'.*did you mean 'daedl'"):
         methods.build("deadl")
+    with pytest.raises(
+        ValueError, match=rf"unknown setting of {re.escape(method.name)} 'reduktion'.*'reduction'"
+    ):
+        methods.build(method.name, reduktion="mean")

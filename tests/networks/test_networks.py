@@ -76,6 +76,21 @@ def test_unknown_names_get_a_suggestion():
         VGG16(3, 10, image_size=16)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("size", [0, -1, 2.5, "8", None, True])
+def test_sizes_that_make_no_network_are_refused(name, size):
+    for argument in SMALL[name]:
+        with pytest.raises(ValueError, match=rf"{argument} is {size!r}; expected a whole number"):
+            build(name, **{**SMALL[name], argument: size})
+
+
+@pytest.mark.parametrize("hidden", [(8, 0), (2.5,), "64", ("a",)])
+def test_widths_that_make_no_layer_are_refused(hidden):
+    for name in ("MLP", "ConvNet"):
+        with pytest.raises(ValueError, match=r"a width of hidden is .*; expected a whole number"):
+            build(name, **SMALL[name], hidden=hidden)
+
+
 class Own(nn.Module):
     """A user's module, with its layers in an order of its own."""
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -30,8 +30,8 @@ def _setting(kind: type[Method], text: str) -> tuple[str, Any]:
     name, sign, typed = text.partition("=")
     if not sign:
         raise ValueError(f"the setting is {text!r}; expected NAME=VALUE, as in kl_weight=0.1")
-    table = {field.name: field.default for field in fields(kind)}
-    default, value = look_up(table, name, f"setting of {kind.name}"), _value(typed)
+    default = look_up(kind.defaults(), name, f"setting of {kind.name}")
+    value = _value(typed)
     if not _is_like(value, default):
         raise ValueError(
             f"the setting {name} is {typed!r}; expected a value such as {_as_typed(default)}"

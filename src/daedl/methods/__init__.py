@@ -76,6 +76,8 @@ def build_for(data: str, name: str, **arguments: Any) -> Method:
     ensemble's members, which are built in the same way, may be a name, or a name and arguments.
     """
     method = look_up(METHODS, name, "method")
+    for setting in arguments:
+        look_up(method.defaults(), setting, f"setting of {name}")
     arguments = {**method.published.get(data, {}), **arguments}
     match arguments.get("member"):
         case str(member):

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
@@ -159,6 +159,11 @@ class Method(ABC):
     def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> nn.Module:
         """What `fit` returned, from its `state_dict()` and its `settings()`."""
         raise NotImplementedError(f"{self.name} fits nothing, so there is nothing to restore")
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """All settings by name, with their defaults."""
+        return {field.name: field.default for field in fields(cls)}
 
     def arguments(self) -> dict[str, Any]:
         """What `build(name, **arguments)` needs to make this method again; JSON-able."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from daedl.checks import require_sizes
 from daedl.networks.base import Network
 
 
@@ -31,6 +32,13 @@ class ConvNet(Network):
         hidden: Sequence[int] = (64, 64, 64),
         features: str = "flatten",
     ) -> None:
+        require_sizes(
+            hidden,
+            in_channels=in_channels,
+            num_classes=num_classes,
+            image_size=image_size,
+            channels=channels,
+        )
         if image_size < 8:
             raise ValueError(
                 f"image_size is {image_size}; three 2x2 poolings need at least 8: enlarge the images"

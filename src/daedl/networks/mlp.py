@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from daedl.checks import require_sizes
 from daedl.networks.base import Network
 
 
@@ -26,6 +27,7 @@ class MLP(Network):
     ) -> None:
         if not hidden:
             raise ValueError("hidden is empty; expected the width of at least one hidden layer")
+        require_sizes(hidden, in_features=in_features, num_classes=num_classes)
         widths = [in_features, *hidden]
         blocks: dict[str, nn.Module] = {
             f"dense{i}": nn.Sequential(nn.Linear(widths[i - 1], widths[i]), nn.ReLU())

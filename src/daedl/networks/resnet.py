@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from daedl.checks import require_sizes
 from daedl.networks.base import Network
 
 
@@ -50,6 +51,12 @@ class ResNet18(Network):
         channels: int = 64,
         features: str = "pool",
     ) -> None:
+        require_sizes(
+            in_channels=in_channels,
+            num_classes=num_classes,
+            image_size=image_size,
+            channels=channels,
+        )
         blocks: dict[str, nn.Module] = {
             "stem": nn.Sequential(
                 nn.Conv2d(in_channels, channels, 3, padding=1, bias=False),

@@ -4,6 +4,7 @@ import math
 
 from torch import nn
 
+from daedl.checks import require_sizes
 from daedl.networks.base import Network
 
 # Channels of the 13 convolutions, five groups with a 2x2 max pooling after each (configuration D).
@@ -32,6 +33,7 @@ class VGG16(Network):
         dropout: float = 0.5,
         features: str = "flatten",
     ) -> None:
+        require_sizes(in_channels=in_channels, num_classes=num_classes, image_size=image_size)
         if image_size < 32:
             raise ValueError(
                 f"image_size is {image_size}; five 2x2 poolings need at least 32: enlarge the images"

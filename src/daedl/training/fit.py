@@ -1,6 +1,5 @@
 """Training a classifier: `fit`, and the processes that it runs in."""
 
-import math
 import pickle
 import tempfile
 import warnings
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
 
-from daedl.checks import require_batch, require_targets, require_whole
+from daedl.checks import require_above_zero, require_batch, require_targets, require_whole
 from daedl.classifier import Classifier
 from daedl.density import DensityEffect, DensityScorer, DensityWarning
 from daedl.distributed import sum_across
@@ -104,10 +103,7 @@ def fit(
     train = as_batches(train, batch_size, shuffle=True)
     val = None if val is None else as_batches(val, batch_size, shuffle=False)
     density = train if density is None else as_batches(density, batch_size, shuffle=False)
-    if not 0 < learning_rate < math.inf:
-        raise ValueError(
-            f"learning_rate is {learning_rate}; expected a finite number above 0: take 0.001"
-        )
+    require_above_zero("learning_rate", learning_rate, "0.001")
     _require_sense(plan, train)
     if val is None and model.method.fits and model.method.fitted_to == "validation":
         raise ValueError(
@@ -175,11 +171,10 @@ def _require_sense(plan: Plan, train: Iterable[Batch]) -> None:
     require_whole("max_epochs", plan.max_epochs, 1, "50 as published")
     require_whole("patience", plan.patience, 1, "10")
     require_whole("seed", plan.seed, 0, "0")
-    if plan.gradient_clip is not None and not plan.gradient_clip > 0:
-        raise ValueError(
-            f"gradient_clip is {plan.gradient_clip}; expected a norm above 0, as no other lets gradients "
-            "point downhill: take 1.0, or None for no limit"
-        )
+    if (
+        plan.gradient_clip is not None
+    ):  # a norm of 0 or below would not let gradients point downhill
+        require_above_zero("gradient_clip", plan.gradient_clip, "1.0, or None for no limit")
     if plan.checkpoint is None:
         if plan.resume:
             raise ValueError("resume=True without a checkpoint; expected checkpoint='run.ckpt' too")

@@ -16,6 +16,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from daedl.checks import require_whole
 from daedl.outputs import Batch, Data, is_pair
 
 
@@ -31,6 +32,7 @@ def as_batches(data: Data, batch_size: int, shuffle: bool) -> Iterable[Batch]:
     if isinstance(data, Dataset):
         if isinstance(data, Sized) and len(data) == 0:
             raise ValueError("there are no images; expected at least one")
+        require_whole("batch_size", batch_size, 1, "64")
         # What gives its samples itself has its own order.
         return DataLoader(data, batch_size, shuffle and not isinstance(data, IterableDataset))
     if isinstance(data, Iterator) or not isinstance(data, Iterable):

@@ -1,7 +1,7 @@
 """What was run, in words: protocols, methods with their settings, seeds and circumstances."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from daedl.bench.comparison import titles
@@ -86,9 +86,9 @@ def in_words(protocol: Protocol) -> str:
 def _settings(method: Method, protocol: Protocol) -> str:
     """What differs from the defaults of the method's class, and from the protocol's training."""
     changed = {
-        field.name: getattr(method, field.name)
-        for field in fields(method)
-        if getattr(method, field.name) != field.default
+        name: getattr(method, name)
+        for name, default in method.defaults().items()
+        if getattr(method, name) != default
     }
     training = protocol.training_of(method)
     changed |= {
