@@ -510,8 +510,11 @@ def test_averages_over_corruptions_are_told_from_single_ones():
 
 def test_findings_keep_their_code_and_stay_text():
     table = "| | one |\n|---|---|\n| a | 1 < 2 |"
-    content = page.gather(found(), [], [], f"### Of `x`\n\nRun `a < b` & see <b>.\n\n{table}")
+    findings = f"### Of `x`\n\nRun `a < b` & see <b>.\n\n<!-- rows: x -->\n\n{table}"
+    content = page.gather(found(), [], [], findings)
     html = page.html(content)
+    assert "rows: x" not in html
+    assert "rows: x" not in page.markdown(content)
     assert "<h3>Of <code>x</code></h3>" in html
     assert "<p>Run <code>a &lt; b</code> &amp; see &lt;b&gt;.</p>" in html
     assert '<tr><th scope="col"></th><th scope="col">one</th></tr>' in html

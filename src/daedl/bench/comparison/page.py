@@ -1,5 +1,6 @@
 """The report's two forms: Markdown with pictures beside it, and one HTML file that holds them."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,7 @@ def gather(
 ) -> Content:
     """The paper's tables beside what was measured, and everything else that is said."""
     tables = list(paper.tables().values())
+    findings = re.sub(r"<!--.*?-->\s*", "", findings, flags=re.DOTALL).strip()  # comments
     return Content(
         tallies=tally(tables, measured),
         runs=protocols.runs(measured),
@@ -70,7 +72,7 @@ def gather(
         choices=[(each, of_choice(each)) for each in choice.choices(measured)],
         further=[(name, further.sheets(name, measured)) for name in measured.all_protocols],
         gaps=missing.gaps(tables, measured),
-        findings=findings.strip(),
+        findings=findings,
         paragraphs=[_paragraph(each) for each in findings.split("\n\n") if each.strip()],
         stale=measured.stale,
         mispaired=any(row.method == MISPAIRED for row in measured.found),

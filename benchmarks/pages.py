@@ -1,0 +1,245 @@
+"""Tables of the README, a guide and the findings, from rows.
+
+    python benchmarks/pages.py    writes each into its page
+
+A table stands below a comment with its name, as in `<!-- rows: every-method -->`. A test compares pages
+and rows, so that none can fall behind.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from daedl.bench import paper
+from daedl.bench.comparison import measured, titles
+from daedl.bench.comparison.compare import DASH, seeds, text
+from daedl.bench.comparison.measured import Measurements, Summary
+from daedl.bench.spec import catalogue
+from daedl.storage import write_atomically
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+QUICK, PAPER = "mnist-quick", "mnist-paper"
+BOTH = ("aleatoric", "epistemic")
+TABLE = re.compile(r"(?<=<!-- rows: )([a-z-]+)( -->\n\n)((?:\|.*\n)+)")
+
+
+class Question(NamedTuple):
+    """What a line or a column of a table asks; figures of several scores stand side by side."""
+
+    title: str
+    data: str
+    task: str
+    metric: str
+    scores: tuple[str, ...] = BOTH
+
+
+ACCURACY = Question("accuracy", "mnist", "classification", "accuracy", ("labels",))
+BRIER = Question("Brier score (lower is better)", "mnist", "classification", "brier", ("probs",))
+ECE = Question("calibration error ECE (lower is better)", "mnist", "calibration", "ece", ("probs",))
+MISCLASSIFICATION = Question(
+    "misclassification AUPR, aleatoric", "mnist", "misclassification", "aupr", ("aleatoric",)
+)
+KMNIST = Question("KMNIST: AUPR", "kmnist", "ood", "aupr")
+FASHION = Question("Fashion-MNIST: AUPR", "fashion-mnist", "ood", "aupr")
+MNIST_C = Question("MNIST-C: AUPR", "mnist-c", "shift", "aupr")
+DETECTION = (KMNIST, FASHION, MNIST_C)
+
+
+def protocols(found: Measurements) -> list[str]:
+    """DAEDL under both protocols, beside the paper's figures."""
+    questions = [
+        ACCURACY,
+        BRIER,
+        MISCLASSIFICATION,
+        KMNIST,
+        KMNIST._replace(title="KMNIST: AUROC", metric="auroc"),
+        FASHION,
+        FASHION._replace(title="Fashion-MNIST: AUROC", metric="auroc"),
+        MNIST_C,
+    ]
+    columns = ((PAPER, "daedl"), (QUICK, "daedl"), (QUICK, "daedl-loo"))
+    heads = [
+        f"{titles.method(label)}, {titles.short(protocol, 'mnist')}, "
+        + seeds(_count(found, protocol, label))
+        for protocol, label in columns
+    ]
+    return _table(
+        ["", "published", *heads],
+        (
+            [
+                each.title,
+                _published("daedl", each),
+                *(_figures(found, *column, each) for column in columns),
+            ]
+            for each in questions
+        ),
+    )
+
+
+def ablation(found: Measurements) -> list[str]:
+    """The parts of DAEDL, and softmax, under the quick protocol."""
+    labels = ("softmax", "edl", "exp", "exp+de", "exp+sn", "daedl")
+    return _table(
+        ["", *map(titles.method, labels)],
+        (
+            [each.title, *(_figures(found, QUICK, label, each) for label in labels)]
+            for each in (ACCURACY, ECE, *DETECTION)
+        ),
+    )
+
+
+def every_method(found: Measurements) -> list[str]:
+    """A line for each method with rows: its best known score, and what it costs."""
+    lines = []
+    for label in found.catalogue.experiment("mnist-ood").methods:
+        if not _count(found, QUICK, label):
+            continue
+        costs = (
+            found.summary(QUICK, label, "cost", "cost", each, "relative")
+            for each in ("step", "prediction")
+        )
+        lines.append(
+            [
+                titles.method(label),
+                str(_count(found, QUICK, label)),
+                *(_figures(found, QUICK, label, each) for each in (ACCURACY, ECE)),
+                *(_by_evidence(found, label, each) for each in DETECTION),
+                *(DASH if each is None else text(each, scale=1) for each in costs),
+            ]
+        )
+    heads = "seeds,accuracy,ECE,KMNIST,Fashion-MNIST,MNIST-C,step,prediction"
+    return _table(["", *heads.split(",")], lines)
+
+
+def wrapped(found: Measurements) -> list[str]:
+    """What the density gives to a softmax network that is trained already."""
+    names = {
+        "softmax": "softmax, as it is",
+        "retrofit": "networks like these with the density, `retrofit`",
+        "daedl": "DAEDL",
+    }
+    return _table(
+        ["", "accuracy", "calibration error", "KMNIST", "Fashion-MNIST", "MNIST-C"],
+        (
+            [
+                f"{name} ({seeds(_count(found, QUICK, label))})",
+                *(_figures(found, QUICK, label, each) for each in (ACCURACY, ECE, *DETECTION)),
+            ]
+            for label, name in names.items()
+        ),
+    )
+
+
+def prevalence(found: Measurements) -> list[str]:
+    """AUPR with one known image in two and in eight, beside rows that were printed for one in eight."""
+    lines = []
+    for label in ("postnet", "kl-pn", "dropout", "rkl-pn"):
+        cells, counts = [], set()
+        for question in (KMNIST, FASHION):
+            one_in_eight = [
+                Summary.of(
+                    row.value
+                    for row in found.found
+                    if (row.experiment, row.method, row.data, row.score)
+                    == ("prevalence", label, question.data, score)
+                )
+                for score in BOTH
+            ]
+            counts |= {each.n for each in one_in_eight}
+            cells += [
+                _figures(found, QUICK, label, question),
+                " / ".join(map(text, one_in_eight)),
+                _published(label, question),
+            ]
+        (count,) = counts
+        of = _count(found, QUICK, label)
+        part = "" if count == of else f", {count} of them at 1 to 7"
+        lines.append([f"{titles.method(label)} ({seeds(of)}{part})", *cells])
+    heads = ["ours, 1 to 1", "ours, 1 to 7", "printed"]
+    sets = [f"KMNIST: {heads[0]}", *heads[1:], f"Fashion-MNIST: {heads[0]}", *heads[1:]]
+    return _table(["", *sets], lines)
+
+
+TABLES: Mapping[str, Callable[[Measurements], list[str]]] = MappingProxyType(
+    {
+        "protocols": protocols,
+        "ablation": ablation,
+        "every-method": every_method,
+        "wrapped": wrapped,
+        "prevalence": prevalence,
+    }
+)
+PAGES = (ROOT / "README.md", ROOT / "docs" / "say_i_dont_know.md", RESULTS / "findings.md")
+
+
+def written(page: str, found: Measurements) -> str:
+    """The page with its tables as the rows are now."""
+
+    def table(match: re.Match[str]) -> str:
+        name, mark, _ = match.groups()
+        return f"{name}{mark}" + "\n".join(TABLES[name](found)) + "\n"
+
+    return TABLE.sub(table, page)
+
+
+def _table(heads: list[str], lines: Iterable[list[str]]) -> list[str]:
+    marks = ["---"] * len(heads)
+    first, *rest = (f"| {' | '.join(cells)} |" for cells in (heads, *lines))
+    return [first.replace("|  |", "| |", 1), f"|{'|'.join(marks)}|", *rest]
+
+
+def _count(found: Measurements, protocol: str, label: str) -> int:
+    """Seeds of the accuracy."""
+    summary = found.summary(protocol, label, *ACCURACY[1:3], "labels", "accuracy")
+    return 0 if summary is None else summary.n
+
+
+def _figure(
+    found: Measurements, protocol: str, label: str, question: Question, score: str
+) -> str | None:
+    """Mean and deviation, with the number of seeds where it isn't the accuracy's."""
+    summary = found.summary(protocol, label, question.data, question.task, score, question.metric)
+    if summary is None:
+        return None
+    return text(summary, count=summary.n != _count(found, protocol, label))
+
+
+def _figures(found: Measurements, protocol: str, label: str, question: Question) -> str:
+    """The figures of every score; one dash where there are none."""
+    cells = [_figure(found, protocol, label, question, score) for score in question.scores]
+    return " / ".join(each or DASH for each in cells) if any(cells) else DASH
+
+
+def _by_evidence(found: Measurements, label: str, question: Question) -> str:
+    """The figure of the epistemic score, or of the aleatoric one where a method has no other."""
+    cells = (_figure(found, QUICK, label, question, score) for score in reversed(BOTH))
+    return next(filter(None, cells), DASH)
+
+
+def _published(method: str, question: Question) -> str:
+    """The paper's means."""
+    means = {
+        column.score: row.mean
+        for table in paper.tables().values()
+        for column, row in zip(table.columns, table.rows.get(method, ()), strict=False)
+        if row and (column.id, column.ood) == ("mnist", question.data)
+        if (column.task, column.metric) == (question.task, question.metric)
+    }
+    cells = [f"{means[each]:.2f}" if each in means else DASH for each in question.scores]
+    return " / ".join(cells) if means else DASH
+
+
+def main() -> int:
+    """Write the tables of every page."""
+    found = measured.load(RESULTS, catalogue())
+    for path in PAGES:
+        write_atomically(path, written(path.read_text("utf-8"), found).encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
