@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from daedl.checks import NotFittedError
+from daedl.checks import NotFittedError, require_above_zero
 from daedl.classifier import Classifier
 from daedl.cli.common import Threads, told_errors, using_threads
 from daedl.cli.images import ModelFile
@@ -57,10 +57,7 @@ def serve(
     """
     errors = OSError, ValueError, ImportError, NotFittedError
     with told_errors(*errors), using_threads(threads):
-        if not 0 < max_megabytes < math.inf:
-            raise ValueError(
-                f"--max-megabytes is {max_megabytes:g}; expected a finite number above 0, such as 8"
-            )
+        require_above_zero("--max-megabytes", max_megabytes, "8")
         # Here, because they are optional and take a second to load.
         from daedl.serving import Settings, create_app, server  # noqa: PLC0415
 

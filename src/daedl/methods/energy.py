@@ -1,10 +1,10 @@
 """The energy score."""
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from daedl.checks import require_above_zero
 from daedl.methods.post_hoc import PostHoc
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -29,11 +29,7 @@ class Energy(PostHoc):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(
-                f"temperature is {self.temperature!r}; expected a finite number above 0: take 1 as "
-                "published"
-            )
+        require_above_zero("temperature", self.temperature, "1 as published")
 
     def energy(self, logits: Tensor) -> Tensor:
         """E (B,) of logits (B, C)."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.checks import require_whole
+from daedl.checks import require_above_zero, require_whole
 from daedl.distributed import gather_across
 from daedl.methods.knn import distance, nearest
 from daedl.methods.post_hoc import PostHoc, beside, gather_rows
@@ -169,11 +169,8 @@ class NUQ(PostHoc):
                 f"log_weight is {self.log_weight!r}; expected a finite number: take -100, or 0 as in the "
                 "released code"
             )
-        if self.bandwidth is not None and not 0 < self.bandwidth < math.inf:
-            raise ValueError(
-                f"bandwidth is {self.bandwidth!r}; expected a finite number above 0: take None to choose "
-                "it by cross-validation"
-            )
+        if self.bandwidth is not None:
+            require_above_zero("bandwidth", self.bandwidth, "None to choose it by cross-validation")
 
     def fit(self, outputs: Outputs, targets: Tensor) -> NadarayaWatson:
         """Keep the training features and labels, of all processes, and choose the bandwidth."""

@@ -1,6 +1,5 @@
 """Re-EDL: evidential deep learning without its nonessential settings."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
+from daedl.checks import require_above_zero
 from daedl.methods.base import Method
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -44,10 +44,7 @@ class ReEDL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.prior < math.inf:
-            raise ValueError(
-                f"prior is {self.prior}; expected a finite number above 0: take 0.1, or 1 for that of EDL"
-            )
+        require_above_zero("prior", self.prior, "0.1, or 1 for that of EDL")
 
     def log_alpha(self, logits: Tensor) -> Tensor:
         """ln α = ln(softplus(z) + λ), (B, C)."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.checks import NotFittedError, require_whole
+from daedl.checks import NotFittedError, require_above_zero, require_whole
 from daedl.distributed import sum_across
 from daedl.methods.latent import OnLatent
 from daedl.outputs import Outputs
@@ -161,12 +161,7 @@ class SNGP(OnLatent):
             default = getattr(type(self), name)
             require_whole(name, getattr(self, name), least, f"{default}")
         for name in ("length_scale", "ridge"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise ValueError(
-                    f"{name} is {value!r}; expected a finite number above 0: take "
-                    f"{getattr(type(self), name)}"
-                )
+            require_above_zero(name, getattr(self, name), f"{getattr(type(self), name)}")
         if not 0 <= self.mean_field < math.inf:
             raise ValueError(
                 f"mean_field is {self.mean_field!r}; expected a finite number from 0: take "

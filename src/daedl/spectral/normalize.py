@@ -1,6 +1,5 @@
 """Spectral normalisation: each weight divided by an estimate of its largest singular value."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from daedl.checks import require_finite
+from daedl.checks import require_above_zero, require_finite
 from daedl.networks.base import Network
 from daedl.outputs import evaluating
 from daedl.spectral.maps import (
@@ -58,12 +57,7 @@ class SpectralNorm:
                 f"scope is {self.scope!r}; expected 'all' or 'features': take 'all' for every "
                 "layer, 'features' for the feature extractor alone"
             )
-        number = isinstance(self.coefficient, int | float) and self.coefficient is not True
-        if not number or not 0 < self.coefficient < math.inf:
-            raise ValueError(
-                f"coefficient is {self.coefficient!r}; expected a finite number above 0: "
-                "take 1 for layers that don't stretch"
-            )
+        require_above_zero("coefficient", self.coefficient, "1 for layers that don't stretch")
         if not isinstance(self.soft, bool):
             raise ValueError(
                 f"soft is {self.soft!r}; expected True or False: take True to divide only "
