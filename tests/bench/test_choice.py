@@ -148,5 +148,7 @@ def test_both_forms_of_the_report_show_it():
         assert "Which method should I take?" in text
         assert choice.POST_HOC in text
         assert "99.90 ± 0.01 ★" in text
-    assert "| by | nothing is trained again | its own training, one pass |" in page.markdown(content)
+    assert "| by | nothing is trained again | its own training, one pass |" in page.markdown(
+        content
+    )
     assert "choice-mnist-quick.png" in page.markdown(content)

@@ -56,6 +56,13 @@ def test_a_network_with_dropout_keeps_its_own():
     assert dropouts(daedl.Classifier(VGG16(3, 2), MCDropout()).network) == [0.5, 0.5]
 
 
+def test_dropout_that_drops_nothing_is_not_the_networks_own():
+    inner = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.0), nn.Linear(8, 3))
+    classifier = daedl.Classifier(Wrapped(inner, "1", (4,)), MCDropout(rate=0.3))
+    assert dropouts(classifier.network) == [0.3, 0.0]
+    assert classifier.predict(torch.randn(20, 4)).epistemic.min() > 0
+
+
 def test_nothing_to_drop_is_told():
     network = Wrapped(nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), "0", (4,))
     with pytest.raises(ValueError, match=r"neither a Dropout nor an activation.*expected one"):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daedl.dirichlet import log_trigamma
+from daedl.dirichlet import Dirichlet, log_trigamma
 from daedl.methods.edl import EDL
 from daedl.methods.i_edl import IEDL, log_det_fisher
 from daedl.outputs import Outputs
@@ -28,8 +28,13 @@ def test_worked_numbers():
     assert float(total) == pytest.approx(0.177054, abs=5e-7)
     left = (log_det_fisher(log_alpha) - trigammas.log().sum()).exp()
     assert float(left) == pytest.approx(0.149145, abs=5e-7)
-    # I-MSE 0.202461 and I-var 0.0619089: without determinant and KL there is nothing else.
-    assert float(IEDL(fisher_weight=0).loss(OUT, TARGET, 0)) == pytest.approx(0.26437, abs=5e-6)
+    errors = (torch.tensor([1.0, 0.0, 0.0]) - Dirichlet(log_alpha).mean).square()
+    variances = Dirichlet(log_alpha).variance
+    assert float((trigammas * errors).sum()) == pytest.approx(0.202461, abs=5e-7)
+    assert float((trigammas * variances).sum()) == pytest.approx(0.0619089, abs=5e-8)
+    # Without determinant and KL there is nothing else.
+    expected = 0.202461 + 0.0619089
+    assert float(IEDL(fisher_weight=0).loss(OUT, TARGET, 0)) == pytest.approx(expected, abs=1e-6)
     for weight, total in ((0.05, 0.554764), (0.005, 0.420007)):
         method = IEDL(fisher_weight=weight)
         for epoch in (10, 200, math.inf):

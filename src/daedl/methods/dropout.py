@@ -59,7 +59,7 @@ class MCDropout(Softmax):
     def prepare(self, network: Network) -> Network:
         """Put dropout after each activation, unless the network has its own."""
         super().prepare(network)
-        if any(isinstance(module, DROPOUTS) for module in network.modules()):
+        if any(isinstance(each, DROPOUTS) and each.p > 0 for each in network.modules()):
             return network
         found = [
             (parent, name, child)

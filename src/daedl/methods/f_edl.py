@@ -27,6 +27,10 @@ class FEDL(Method):
         epistemic  EU = Σ_c Var π_c
         aleatoric  AU = 1 − Σ_c μ_c² − EU = E(1 − Σ_c π_c²)
 
+    Other than in the released code g₁ is whatever the network has behind its features: one dense layer more
+    in `ConvNet`, and in `VGG16` two layers of 512 with dropout in place of one of 256 with batch
+    normalisation.
+
     Attributes:
         head_width: hidden units of g₂ and g₃; published.
         spectral: of the network alone, so of the features and g₁; published.
@@ -77,7 +81,7 @@ class FEDL(Method):
         flexible = FlexibleDirichlet.of(outputs.logits)
         expected = losses.expected_mse(flexible.averaged.log_alpha, targets, "none")
         of_allocation = losses.squared_error(flexible.log_p, targets, "none")
-        return expected + flexible.variance_between + of_allocation
+        return expected + flexible.variance_between.sum(-1) + of_allocation
 
     def classes(self, outputs: Outputs) -> Tensor:
         """argmax_c μ_c, (B,)."""
@@ -88,15 +92,16 @@ class FEDL(Method):
         del fitted
         flexible = FlexibleDirichlet.of(outputs.logits)
         return Prediction.from_probs(
-            flexible.averaged.mean, epistemic=flexible.variance, aleatoric=flexible.expected_gini
+            flexible.averaged.mean,
+            epistemic=flexible.variance.sum(-1),
+            aleatoric=flexible.expected_gini,
         )
 
 
 class Heads(nn.Module):
     """Puts g₂ (allocation) and g₃ (dispersion) beside the logits g₁: three rows (B, 3, C), g₃ repeated.
 
-    H - width - C and H - width - 1, with ReLU and LayerNorm between. Two linear layers of this width are
-    published; whether those have LayerNorm could not be looked up.
+    H - width - C and H - width - 1, with ReLU and LayerNorm between, as in the released code.
     """
 
     def __init__(self, num_features: int, num_classes: int, width: int) -> None:
@@ -140,17 +145,15 @@ class FlexibleDirichlet:
 
     @property
     def variance_between(self) -> Tensor:
-        """What the mixture adds to the Σ_c Var π_c of Dir(α + τp): Σ_c τ² p_c (1 − p_c) / S(S + 1), (...)."""
+        """What the mixture adds to the Var π_c of Dir(α + τp): τ² p_c (1 − p_c) / S(S + 1), (..., C)."""
         p, dispersed = self.log_p.exp(), torch.sigmoid(self.log_tau - self.log_alpha.logsumexp(-1))
-        return dispersed.square() * self._peakedness * _disagreement(p, p)
+        return (dispersed.square() * self._peakedness).unsqueeze(-1) * _disagreement(p, p)
 
     @property
     def variance(self) -> Tensor:
-        """Σ_c Var π_c = Σ_c μ_c (1 − μ_c) / (S + 1) + Σ_c τ² p_c (1 − p_c) / S(S + 1), (...)."""
-        averaged = self.averaged
-        mean = averaged.mean
-        within = torch.sigmoid(-averaged.log_precision) * _disagreement(mean, mean)
-        return within + self.variance_between
+        """Var π_c = μ_c (1 − μ_c) / (S + 1) + τ² p_c (1 − p_c) / S(S + 1), (..., C)."""
+        mean, peak = self.averaged.mean, torch.sigmoid(-self.averaged.log_precision)
+        return peak.unsqueeze(-1) * _disagreement(mean, mean) + self.variance_between
 
     @property
     def expected_gini(self) -> Tensor:
@@ -162,7 +165,7 @@ class FlexibleDirichlet:
         odds = self.log_tau - self.log_alpha.logsumexp(-1)
         w, rest = torch.sigmoid(odds), torch.sigmoid(-odds)
         m, p = self.log_alpha.softmax(-1), self.log_p.exp()
-        mixed = rest * _disagreement(m, m) + 2 * w * _disagreement(m, p)
+        mixed = rest * _disagreement(m, m).sum(-1) + 2 * w * _disagreement(m, p).sum(-1)
         return self._peakedness * rest * mixed
 
     @property
@@ -172,13 +175,13 @@ class FlexibleDirichlet:
 
 
 def _disagreement(p: Tensor, q: Tensor) -> Tensor:
-    """Σ_c p_c (1 − q_c): how often draws from p and q (..., C) are of different classes, (...).
+    """p_c (1 − q_c): how often draws from p and q (..., C) are c and another class, (..., C).
 
     1 − q of the largest q is the sum of the others: it would round to 0 where they are small.
     """
     largest = q.argmax(-1, keepdim=True)
     others = q.scatter(-1, largest, 0.0).sum(-1, keepdim=True)
-    return (p * (1 - q).scatter(-1, largest, others)).sum(-1)
+    return p * (1 - q).scatter(-1, largest, others)
 
 
 def _log_softplus(x: Tensor) -> Tensor:
