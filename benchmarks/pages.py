@@ -93,7 +93,7 @@ def ablation(found: Measurements) -> list[str]:
 
 
 def every_method(found: Measurements) -> list[str]:
-    """A line for each method with rows: its best known score, and what it costs."""
+    """A line for each method with rows: what it gives, and what it costs."""
     lines = []
     for label in found.catalogue.experiment("mnist-ood").methods:
         if not _count(found, QUICK, label):
@@ -107,7 +107,7 @@ def every_method(found: Measurements) -> list[str]:
                 titles.method(label),
                 str(_count(found, QUICK, label)),
                 *(_figures(found, QUICK, label, each) for each in (ACCURACY, ECE)),
-                *(_by_evidence(found, label, each) for each in DETECTION),
+                *(_figures(found, QUICK, label, each) for each in DETECTION),
                 *(DASH if each is None else text(each, scale=1) for each in costs),
             ]
         )
@@ -212,12 +212,6 @@ def _figures(found: Measurements, protocol: str, label: str, question: Question)
     """The figures of every score; one dash where there are none."""
     cells = [_figure(found, protocol, label, question, score) for score in question.scores]
     return " / ".join(each or DASH for each in cells) if any(cells) else DASH
-
-
-def _by_evidence(found: Measurements, label: str, question: Question) -> str:
-    """The figure of the epistemic score, or of the aleatoric one where a method has no other."""
-    cells = (_figure(found, QUICK, label, question, score) for score in reversed(BOTH))
-    return next(filter(None, cells), DASH)
 
 
 def _published(method: str, question: Question) -> str:

@@ -29,10 +29,11 @@ def made(figures=FIGURES, seeds=2, spread=0.0001):
                 row(method, "mnist", "classification", "labels", "accuracy", 0.99 + step, seed),
                 row(method, "mnist", "calibration", "probs", "ece", ece + step, seed),
                 row(method, "kmnist", "ood", score, "aupr", aupr + step, seed),
-                # What is asked of the epistemic score is not answered by the other one.
+                # The other score, where there is one; of softmax, another metric.
                 row(method, "kmnist", "ood", "aleatoric", "aupr", 0.5, seed)
                 if score == "epistemic"
                 else row(method, "kmnist", "ood", "aleatoric", "auroc", 0.5, seed),
+                row(method, "mnist", "cost", "training", "epochs", 5 + seed, seed),
             ]
         found += [
             row(method, "cost", "cost", "prediction", "relative", cost),
@@ -65,13 +66,52 @@ def test_costs_and_gains_by_kind_with_the_best_marked():
     assert list(sections[choice.POST_HOC]) == ["Energy (2)", "Softmax (2)"]
     assert list(sections[choice.OWN]) == ["DAEDL (2)", "I-EDL (2)"]
     daedl = sections[choice.OWN]["DAEDL (2)"]
-    assert daedl[:2] == ("2.0", "1.5")
-    assert daedl[2] == "99.00 ± 0.01 ★"
-    assert daedl[3] == "11.00 ± 0.01"
-    assert daedl[4] == "99.90 ± 0.01 ★"
-    assert daedl[5:] == ("–", "–")
-    assert sections[choice.POST_HOC]["Softmax (2)"][4] == "99.00 ± 0.01"
-    assert sections[choice.SEVERAL]["Dropout (2)"][3] == "0.30 ± 0.01 ★"
+    headings = [" ".join(each).strip() for each in found.costs.columns]
+    assert dict(zip(headings, daedl, strict=True)) == {
+        "extra data": "none",
+        "× softmax step": "2.0",
+        "epochs": "6",
+        "fit, seconds afterwards": "–",
+        "× softmax prediction": "1.5",
+        "accuracy ↑": "99.00 ± 0.01 ★",
+        "ECE ↓": "11.00 ± 0.01",
+        "near: KMNIST AUPR ↑": "50.00 ± 0.00 / 99.90 ± 0.01 ★",
+        "far: Fashion-MNIST AUPR ↑": "–",
+        "shift: MNIST-C AUPR ↑": "–",
+    }
+    near = headings.index("near: KMNIST AUPR ↑")
+    assert sections[choice.POST_HOC]["Softmax (2)"][near] == "99.00 ± 0.01 / –"
+    assert sections[choice.SEVERAL]["Dropout (2)"][headings.index("ECE ↓")] == "0.30 ± 0.01 ★"
+
+
+def test_extra_data_are_told():
+    more = made(FIGURES | {"kl-pn": (0.99, 0.1, 1.0), "adats": (0.98, 0.1, 1.0)})
+    (found,) = choice.choices(more)
+    cells = {name: line[0] for each in found.costs.sections for name, line in each.lines}
+    assert cells["KL-PN (2)"] == "noise"
+    assert cells["AdaTS (2)"] == "held-out"
+
+
+def test_the_answer_names_what_methods_of_a_kind_are_best_for():
+    """Not accuracy, by which all are the same, nor what both of two methods lead by."""
+    (found,) = choice.choices(made())
+    assert found.answers == (
+        f"{choice.POST_HOC}. Energy for near unknown images (KMNIST).",
+        f"{choice.OWN}. DAEDL for near unknown images (KMNIST); I-EDL for calibration.",
+        f"{choice.SEVERAL}. Dropout for accuracy, calibration and near unknown images (KMNIST).",
+    )
+    for text in (
+        page.markdown(page.gather(made(), [], [])),
+        page.html(page.gather(made(), [], [])),
+    ):
+        assert found.answers[1] in text
+
+
+def test_either_score_may_lead():
+    others = [each for each in made().found if (each.method, each.score) != ("i-edl", "aleatoric")]
+    better = [row("i-edl", "kmnist", "ood", "aleatoric", "aupr", 0.9995, s) for s in range(2)]
+    (found,) = choice.choices(Measurements(CATALOGUE, (*others, *better)))
+    assert dict(found.leaders.sections[0].lines)["near: KMNIST, AUPR ↑"][1] == "I-EDL"
 
 
 def test_leaders_of_each_kind():
@@ -114,8 +154,8 @@ def test_numbers_of_seeds_that_differ_stand_behind_each_figure():
     more = row("daedl", "mnist", "classification", "labels", "accuracy", 0.99, seed=2)
     (found,) = choice.choices(Measurements(CATALOGUE, (*made().found, more)))
     lines = dict(found.costs.sections[1].lines)
-    assert lines["DAEDL"][:3] == ("2.0", "1.5", "99.00 ± 0.00 (3) ★")
-    assert lines["DAEDL"][4] == "99.90 ± 0.01 (2) ★"
+    assert lines["DAEDL"][4:6] == ("1.5", "99.00 ± 0.00 (3) ★")
+    assert lines["DAEDL"][7] == "50.00 ± 0.00 (2) / 99.90 ± 0.01 (2) ★"
 
 
 def test_the_picture_has_a_line_a_method_the_best_on_top():

@@ -19,7 +19,7 @@ def test_page_is_up_to_date():
 def test_every_method_tells_what_the_table_asks(name):
     line = next(each for each in markdown_lines() if each.startswith(f"| [`{name}`]"))
     cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-    assert len(cells) == 8
+    assert len(cells) == 9
     assert all(cells), line
     link = cells[0].partition("(#")[2].rstrip(")")
     headings = [each.removeprefix("## ") for each in markdown_lines() if each.startswith("## ")]

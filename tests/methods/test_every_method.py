@@ -67,6 +67,7 @@ def same(found, expected):
 def test_table_and_names(method):
     assert methods.METHODS[method.name] is type(method)
     assert method.paper
+    assert (method.extra_data == "held-out") == (method.fits and method.fitted_to == "validation")
     assert type(method).__doc__
 
 

@@ -113,6 +113,7 @@ class AdaTS(PostHoc):
     extra_cost = (
         "a pass over the validation data and 100 epochs of small networks on their features"
     )
+    extra_data = "held-out"
     caveats = (
         "Features are not standardised, as published: where they are large, their reconstruction "
         "outweighs the calibration. If the network makes no error on the validation data, temperatures "

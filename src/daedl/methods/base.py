@@ -56,6 +56,7 @@ class Method(ABC):
         published_training: how the paper or its code trains.
         passes: forward passes for one prediction.
         extra_cost: what training costs beyond a softmax network.
+        extra_data: images that it needs beside those that the network is trained on.
         caveats: what to know before taking it.
         fitted_to: the data that `fit` is given, "training" or "validation".
 
@@ -69,6 +70,7 @@ class Method(ABC):
     published: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     published_training: ClassVar[str] = ""
     extra_cost: ClassVar[str] = "none"
+    extra_data: ClassVar[str] = "none"
     caveats: ClassVar[str] = ""
     fitted_to: ClassVar[Literal["training", "validation"]] = "training"
 

@@ -73,6 +73,11 @@ class Ensemble(Method):
         return self.size * self.member.passes
 
     @property
+    def extra_data(self) -> str:  # type: ignore[override]
+        """What members need."""
+        return self.member.extra_data
+
+    @property
     def fits(self) -> bool:
         """Whether members fit anything after training."""
         return self.member.fits

@@ -44,6 +44,7 @@ class KLPN(Method):
         "targets these are: SGD, batches of 128, gradients clipped at 10; of the compared rows unpublished"
     )
     extra_cost = "twice the images: one of noise for each known one"
+    extra_data = "noise"
     caveats = (
         "Needs images to call unknown in training; with noise alone it learns little of those that look "
         "like images. The forward divergence trains poorly where classes overlap."

@@ -43,6 +43,7 @@ class TemperatureScaling(PostHoc):
     name = "temperature"
     paper = "Guo et al., On Calibration of Modern Neural Networks, ICML 2017"
     extra_cost = "one pass over the validation data"
+    extra_data = "held-out"
     caveats = (
         "Calibrates on data like the validation data, not under shift or out of distribution. If the "
         "network makes no error on them, T stops at its lower bound 0.1 and probabilities at 0 and 1."

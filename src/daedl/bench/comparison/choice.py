@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from daedl.bench.comparison import titles
@@ -19,6 +20,7 @@ SHORT = {
     SEVERAL: ("several", "passes"),
 }
 BEST = "★"
+SCORES = ("aleatoric", "epistemic")
 # Fewer methods than this leave nothing to choose between (chosen).
 FEWEST = 4
 # By known data: an unknown set that looks like it, one that doesn't, and its corruptions.
@@ -28,8 +30,14 @@ ASKED = {
 }
 
 
+Figures = tuple[Summary | None, ...]  # of a method by a criterion, one for each score
+
+
 class Criterion(NamedTuple):
-    """A column: its two lines of heading, what it shows, and by what it is multiplied."""
+    """A column: its two lines of heading, what it shows, and by what it is multiplied.
+
+    Without a score, detection is shown by both. `purpose` is what its leaders are good for; a cost has none.
+    """
 
     heading: tuple[str, str]
     data: str
@@ -38,6 +46,12 @@ class Criterion(NamedTuple):
     score: str = ""
     scale: float = 100
     digits: int = 2
+    purpose: str = ""
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """The scores whose figures stand side by side."""
+        return (self.score,) if self.score else SCORES
 
     @property
     def smaller_is_better(self) -> bool:
@@ -52,13 +66,15 @@ class Choice:
     Attributes:
         protocol: its name.
         title: the same for people to read, with the data.
+        answers: a sentence for each kind: what its methods are best for.
         costs: every method by kind: what it costs and gives, the best marked.
         leaders: the best by each criterion, of each kind and of all.
-        detection: AUPR by method and unknown set, the best method first, for a picture.
+        detection: AUPR by the better score, by method and unknown set, the best method first, for a picture.
     """
 
     protocol: str
     title: str
+    answers: tuple[str, ...]
     costs: Sheet
     leaders: Sheet
     detection: Mapping[str, Mapping[str, Summary]]
@@ -76,15 +92,28 @@ def choices(measured: Measurements) -> list[Choice]:
 
 def criteria(known: str) -> tuple[Criterion, ...]:
     """What is asked of every method: costs first, then what it gives."""
-    near, far, shift = ASKED[known]
+    names = dict(zip(("near", "far", "shift"), ASKED[known], strict=True))
+    told = {"near": "near unknown images", "far": "far unknown images", "shift": "corrupted images"}
+    cost = partial(Criterion, task="cost", scale=1)
     return (
-        Criterion(("× softmax", "training step"), "cost", "cost", "relative", "step", 1, 1),
-        Criterion(("× softmax", "prediction"), "cost", "cost", "relative", "prediction", 1, 1),
-        Criterion(("", "accuracy ↑"), known, "classification", "accuracy", "labels"),
-        Criterion(("", "ECE ↓"), known, "calibration", "ece", "probs"),
-        Criterion((f"near: {titles.data(near)}", "AUPR ↑"), near, "ood", "aupr"),
-        Criterion((f"far: {titles.data(far)}", "AUPR ↑"), far, "ood", "aupr"),
-        Criterion((f"shift: {titles.data(shift)}", "AUPR ↑"), shift, "shift", "aupr"),
+        cost(("× softmax", "step"), "cost", metric="relative", score="step", digits=1),
+        cost(("", "epochs"), known, metric="epochs", score="training", digits=0),
+        cost(("fit, seconds", "afterwards"), known, metric="seconds", score="fit", digits=0),
+        cost(("× softmax", "prediction"), "cost", metric="relative", score="prediction", digits=1),
+        Criterion(
+            ("", "accuracy ↑"), known, "classification", "accuracy", "labels", purpose="accuracy"
+        ),
+        Criterion(("", "ECE ↓"), known, "calibration", "ece", "probs", purpose="calibration"),
+        *(
+            Criterion(
+                (f"{which}: {titles.data(name)}", "AUPR ↑"),
+                name,
+                "shift" if which == "shift" else "ood",
+                "aupr",
+                purpose=f"{told[which]} ({titles.data(name)})",
+            )
+            for which, name in names.items()
+        ),
     )
 
 
@@ -99,35 +128,39 @@ def _choice(
     protocol: str, known: str, methods: Mapping[str, str], measured: Measurements
 ) -> Choice:
     asked = criteria(known)
-    found = {label: [_find(protocol, label, c, measured) for c in asked] for label in methods}
+    found = {
+        label: [_find(protocol, label, criterion, measured) for criterion in asked]
+        for label in methods
+    }
     near = [each.data for each in asked].index(ASKED[known][0])
-    order = sorted(found, key=lambda label: -_mean(found[label][near]))
-    best = [
-        _best({label: found[label][place] for label in found}, criterion)
-        for place, criterion in enumerate(asked)
-    ]
-    sections, kinds = [], {}
+    order = sorted(found, key=lambda label: -_better(found[label][near]).mean)
+    best = _leaders(found, asked)
+    sections, kinds, answers = [], {}, []
     for each, short in SHORT.items():
-        labels = [label for label in order if methods[label] == each]
-        if labels:
-            kinds[short] = {label: found[label] for label in labels}
-            sections.append(
-                Section(each, tuple(_line(label, found[label], asked, best) for label in labels))
+        of_kind = {label: found[label] for label in order if methods[label] == each}
+        if of_kind:
+            kinds[short] = of_kind
+            answers.append(f"{each}. {_answer(of_kind, asked)}.")
+            lines = tuple(
+                _line(label, figures, asked, best, _extra_data(protocol, label, measured))
+                for label, figures in of_kind.items()
             )
+            sections.append(Section(each, lines))
     kinds["", "any"] = {label: found[label] for label in order}
-    headings = tuple(each.heading for each in asked)
+    headings = (("", "extra data"), *(each.heading for each in asked))
     title = f"{titles.data(known)}, {titles.short(protocol, known)} protocol"
     names = [titles.data(name) for name in ASKED[known]]
     return Choice(
         protocol,
         title,
+        tuple(answers),
         Sheet("Costs and gains", headings, tuple(sections)),
         Sheet("Who leads", tuple(kinds), (Section("", _leading(list(kinds.values()), asked)),)),
         {
             label: {
-                name: summary
-                for name, summary in zip(names, found[label][-3:], strict=True)
-                if summary is not None
+                name: _better(figures)
+                for name, figures in zip(names, found[label][-3:], strict=True)
+                if any(figures)
             }
             for label in order
         },
@@ -155,28 +188,49 @@ def _methods(protocol: str, known: str, measured: Measurements) -> dict[str, str
     }
 
 
-def _find(protocol: str, label: str, asked: Criterion, measured: Measurements) -> Summary | None:
-    """The figure; of detection by the epistemic score, or by the aleatoric one where there is no other."""
-    scores = (asked.score,) if asked.score else ("epistemic", "aleatoric")
-    found = (
+def _extra_data(protocol: str, label: str, measured: Measurements) -> str:
+    catalogue = measured.catalogue
+    return catalogue.method(label, catalogue.protocols[protocol]).extra_data
+
+
+def _find(protocol: str, label: str, asked: Criterion, measured: Measurements) -> Figures:
+    """The figures of a method by every score that is asked for."""
+    return tuple(
         measured.summary(protocol, label, asked.data, asked.task, score, asked.metric)
-        for score in scores
+        for score in asked.scores
     )
-    return next((each for each in found if each is not None), None)
 
 
-def _mean(summary: Summary | None) -> float:
-    return 0.0 if summary is None else summary.mean
+def _better(figures: Figures) -> Summary:
+    """The larger of the figures; where there is none, one of nothing."""
+    return max(filter(None, figures), key=lambda each: each.mean, default=Summary(0.0, None, 0))
 
 
-def _best(found: Mapping[str, Summary | None], asked: Criterion) -> set[str]:
+def _leaders(
+    found: Mapping[str, Sequence[Figures]], asked: Sequence[Criterion]
+) -> list[set[tuple[str, int]]]:
+    """The best by each criterion, as the method and the place of the score."""
+    return [
+        _best(
+            {
+                (label, number): summary
+                for label, figures in found.items()
+                for number, summary in enumerate(figures[place])
+                if summary is not None
+            },
+            criterion,
+        )
+        for place, criterion in enumerate(asked)
+    ]
+
+
+def _best(present: Mapping[tuple[str, int], Summary], asked: Criterion) -> set[tuple[str, int]]:
     """The best, and those that differ from it by no more than both standard deviations together.
 
     What everybody has is nobody's merit: of costs none is marked. A figure of one seed may be luck: it is
     left out where others have more.
     """
-    present = {label: each for label, each in found.items() if each is not None}
-    if not present or asked.task == "cost":
+    if not present or not asked.purpose:
         return set()
     if repeated := {label: each for label, each in present.items() if each.deviation is not None}:
         present = repeated
@@ -189,39 +243,74 @@ def _best(found: Mapping[str, Summary | None], asked: Criterion) -> set[str]:
     }
 
 
+def _answer(found: Mapping[str, Sequence[Figures]], asked: Sequence[Criterion]) -> str:
+    """What the methods of a kind are best for; what more than half of them lead by tells nothing."""
+    purposes: dict[str, list[str]] = {label: [] for label in found}
+    for criterion, best in zip(asked, _leaders(found, asked), strict=True):
+        leading = {label for label, _ in best}
+        if len(leading) <= max(1, len(found) // 2):
+            for label in leading:
+                purposes[label].append(criterion.purpose)
+    names: dict[str, list[str]] = {}
+    for label in sorted(purposes, key=lambda label: -len(purposes[label])):
+        if purposes[label]:
+            names.setdefault(_listed(purposes[label]), []).append(titles.method(label))
+    told = [f"{_listed(methods)} for {purpose}" for purpose, methods in names.items()]
+    return "; ".join(told) or "No method stands out"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def _line(
     label: str,
-    found: Sequence[Summary | None],
+    found: Sequence[Figures],
     asked: Sequence[Criterion],
-    best: Sequence[set[str]],
+    best: Sequence[set[tuple[str, int]]],
+    extra_data: str,
 ) -> tuple[str, tuple[str, ...]]:
-    cells = []
-    gains = [each for each, criterion in zip(found, asked, strict=True) if criterion.task != "cost"]
+    gains = [
+        each
+        for figures, criterion in zip(found, asked, strict=True)
+        if criterion.purpose
+        for each in figures
+    ]
     count = same_count(gains)
-    for summary, criterion, leading in zip(found, asked, best, strict=True):
-        if summary is None:
-            cells.append(DASH)
-            continue
-        counted = count is None and criterion.task != "cost"
-        shown = text(summary, criterion.scale, criterion.digits, counted)
-        cells.append(f"{shown} {BEST}" if label in leading else shown)
+    cells = [extra_data]
+    for figures, criterion, leading in zip(found, asked, best, strict=True):
+        shown = [
+            _shown(summary, criterion, count is None) + (f" {BEST}" * ((label, number) in leading))
+            for number, summary in enumerate(figures)
+        ]
+        cells.append(" / ".join(shown) if any(figures) else DASH)
     seeds = "" if count is None else f" ({count})"
     return f"{titles.method(label)}{seeds}", tuple(cells)
 
 
+def _shown(summary: Summary | None, asked: Criterion, counted: bool) -> str:
+    if summary is None:
+        return DASH
+    if not asked.purpose:  # of a cost the mean will do
+        return f"{asked.scale * summary.mean:,.{asked.digits}f}"
+    return text(summary, asked.scale, asked.digits, counted)
+
+
 def _leading(
-    kinds: Sequence[Mapping[str, Sequence[Summary | None]]], asked: Sequence[Criterion]
+    kinds: Sequence[Mapping[str, Sequence[Figures]]], asked: Sequence[Criterion]
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """For each criterion that isn't a cost, the names of the best of each kind."""
-    lines = []
-    for place, criterion in enumerate(asked):
-        if criterion.task == "cost":
-            continue
-        cells = []
-        for found in kinds:
-            best = _best({label: each[place] for label, each in found.items()}, criterion)
-            cells.append(
-                ", ".join(titles.method(label) for label in found if label in best) or DASH
-            )
-        lines.append((", ".join(filter(None, criterion.heading)), tuple(cells)))
-    return tuple(lines)
+    columns = [
+        [
+            ", ".join(titles.method(label) for label in found if label in dict(best)) or DASH
+            for best in _leaders(found, asked)
+        ]
+        for found in kinds
+    ]
+    return tuple(
+        (", ".join(filter(None, criterion.heading)), cells)
+        for criterion, cells in zip(asked, zip(*columns, strict=True), strict=True)
+        if criterion.purpose
+    )

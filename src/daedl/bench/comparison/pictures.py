@@ -83,8 +83,8 @@ def of_corruptions(measured: Measurements) -> list[Gallery]:
 def of_choice(choice: Choice) -> Picture:
     """How well every method tells unknown images, from rows alone."""
     caption = (
-        f"{choice.title}: detection by the epistemic score, or the aleatoric one where a method has no "
-        "other; the nearer to the left, the better."
+        f"{choice.title}: detection by the better of a method's two scores; the nearer to the left, the "
+        "better."
     )
     data = figures.png(drawing.missing_dots(choice.detection))
     return Picture(f"choice-{choice.protocol}", caption, data)
