@@ -15,11 +15,13 @@ from itertools import product
 from pathlib import Path
 
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor
 
 from daedl.bench import data, rows
 from daedl.bench.cell import Cell
 from daedl.bench.comparison.measured import MISPAIRED
+from daedl.bench.rows import Measured, Row
 from daedl.bench.runner import measure
 from daedl.bench.spec import catalogue, mispaired_key
 from daedl.bench.store import Store
@@ -47,6 +49,32 @@ class Mispaired(Cell):
         return self.method.predict(shuffled, self.fitted), targets
 
 
+def together(cell: Cell, label: str, name: str) -> list[Row]:
+    """Whether evidence and density rise together among the images of a set, and how many have no score."""
+    outputs, _ = cell.outputs(name)
+    prediction, _ = cell.predict(name)
+    evidence = outputs.logits.logsumexp(-1)  # ln α₀ before the density
+    score, log_density = map(torch.as_tensor, (prediction.density_score, prediction.log_density))
+    correlation = spearmanr(evidence, log_density).statistic
+    figures = [
+        Measured("pairing", "evidence and density", "rank correlation", float(correlation)),
+        Measured("pairing", "density", "images at 0", int((score == 0).sum())),
+    ]
+    return [
+        rows.row(
+            each,
+            experiment="pairing",
+            method=label,
+            data=name,
+            seed=cell.seed,
+            seconds=0.0,
+            spec=cell.key,
+            protocol=cell.protocol.name,
+        )
+        for each in figures
+    ]
+
+
 def main() -> int:
     """Measure the seeds whose rows aren't there yet."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -54,21 +82,27 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--protocol", default="quick")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--methods", default="daedl", help="with a density, commas between")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    specs = catalogue()
+    specs, progress = catalogue(), Progress()
     load, store = partial(data.load, root=options.data), Store(options.cache)
-    progress = Progress()
     held = {(row.spec, row.data) for row in rows.load(PATH)} if PATH.exists() else set()
-    for name, seed in product(("mnist-ood", "mnist-shift"), range(options.seeds)):
-        experiment = specs.experiment(name)
-        protocol = experiment.protocol(options.protocol)
-        progress.starts(f"{name} · {protocol.name} · seed {seed}")
-        cell = Mispaired(protocol, specs.method("daedl", protocol), seed, load, store, progress)
-        for unit in experiment.units:
-            if (cell.key, unit) not in held:
-                rows.append(PATH, list(measure(experiment, MISPAIRED, cell, unit)))
-                held.add((cell.key, unit))
+    experiments = [specs.experiment(name) for name in ("mnist-ood", "mnist-shift")]
+    for label, seed in product(options.methods.split(","), range(options.seeds)):
+        protocol = experiments[0].protocol(options.protocol)
+        arguments = (protocol, specs.method(label, protocol), seed, load, store, progress)
+        honest, mispaired = Cell(*arguments), Mispaired(*arguments)
+        progress.starts(f"{protocol.name} · {label}, seed {seed}")
+        for unit in experiments[0].units:
+            if (honest.key, unit) not in held:
+                rows.append(PATH, together(honest, label, unit))
+        for experiment in experiments:
+            for unit in experiment.units:
+                if (mispaired.key, unit) not in held:
+                    found = measure(experiment, label + MISPAIRED, mispaired, unit)
+                    rows.append(PATH, list(found))
+                    held.add((mispaired.key, unit))
     return 0
 
 

@@ -52,6 +52,7 @@ TITLES = {
     "ensemble": "Ensemble of 5",
     "exp": "Exp",
     "exp+de": "Exp + DE",
+    "exp+de-mispaired": "Exp + DE, densities shuffled",
     "exp+sn": "Exp + SN",
     "exp+de+sn": "Exp + DE + SN",
 }

@@ -15,8 +15,8 @@ from daedl.bench.rows import Row
 from daedl.bench.spec import Catalogue, cell_key, mispaired_key
 
 MOONS = "two-moons"
-# What benchmarks/pairing.py calls DAEDL with densities of other images.
-MISPAIRED = "daedl-mispaired"
+# Behind the label of a method whose images were given densities of others, by benchmarks/pairing.py.
+MISPAIRED = "-mispaired"
 
 
 class Key(NamedTuple):
@@ -180,10 +180,10 @@ class Measurements:
         protocols, method = self.catalogue.protocols, self.catalogue.method
         found = {}
         for name, label, seed in {(row.protocol, row.method, row.seed) for row in self.found}:
-            paired = "daedl" if label == MISPAIRED else label
+            paired = label.removesuffix(MISPAIRED)
             if name in protocols and paired in self.catalogue.methods:
                 key = cell_key(protocols[name], method(paired, protocols[name]), seed)
-                found[name, label, seed] = mispaired_key(key) if label == MISPAIRED else key
+                found[name, label, seed] = key if paired == label else mispaired_key(key)
         return found
 
 

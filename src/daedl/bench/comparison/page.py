@@ -75,7 +75,7 @@ def gather(
         findings=findings,
         paragraphs=[_paragraph(each) for each in findings.split("\n\n") if each.strip()],
         stale=measured.stale,
-        mispaired=any(row.method == MISPAIRED for row in measured.found),
+        mispaired=any(row.method.endswith(MISPAIRED) for row in measured.found),
         moons_picture=moons_picture,
     )
 

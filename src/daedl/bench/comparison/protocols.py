@@ -50,8 +50,8 @@ def _run(name: str, measured: Measurements) -> Run:
         settings = "not in the catalogue"
         if protocol and label in measured.catalogue.methods:
             settings = _settings(measured.catalogue.method(label, protocol), protocol)
-        elif label == MISPAIRED:
-            settings = "daedl, each image with the density of another"
+        elif label.endswith(MISPAIRED):
+            settings = f"{label.removesuffix(MISPAIRED)}, each image with the density of another"
         methods.append((titles.method(label), settings, titles.seeds(seeds)))
     return Run(
         name,
