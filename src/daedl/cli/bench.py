@@ -14,6 +14,7 @@ from daedl.bench import data as datasets
 from daedl.bench.store import Store
 from daedl.bench.trained import Progress
 from daedl.cli.common import DataRoot, Threads, told_errors, using_threads
+from daedl.cli.memory import keep_freed_memory
 from daedl.storage import require_folder
 
 app = typer.Typer(no_args_is_help=True, help="The paper's experiments.")
@@ -76,6 +77,7 @@ def run_experiment(
     threads: Threads = None,
 ) -> None:
     """Train what isn't trained yet, measure what isn't measured yet, and append the rows."""
+    keep_freed_memory()
     with told_errors(OSError, ValueError), using_threads(threads):
         chosen, catalogue = _seeds(seeds), spec.catalogue()
         catalogue.experiment(name)  # before folders are made for it

@@ -18,6 +18,7 @@ from daedl.bench.data import ImageSet, augmentation
 from daedl.classifier import Classifier
 from daedl.cli.common import Threads, told_errors, using_threads
 from daedl.cli.images import FOLDER_SIZE, Root, read
+from daedl.cli.memory import keep_freed_memory
 from daedl.cli.results import require_place
 from daedl.cli.settings import build
 from daedl.density import DensityWarning
@@ -93,6 +94,7 @@ def train(
     ] = False,
 ) -> None:
     """Learn to tell classes of images apart, and what images of them look like."""
+    keep_freed_memory()
     with told_errors(OSError, ValueError), using_threads(threads):
         chosen = build(method, settings or [])
         name = look_up(NETWORKS, network.lower(), "network")
