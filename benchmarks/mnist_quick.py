@@ -2,6 +2,7 @@
 
     python benchmarks/mnist_quick.py choose --data ROOT --cache FOLDER   rows to mnist_quick_choice.jsonl
     python benchmarks/mnist_quick.py rates --methods edl,i-edl ...       rows to mnist_rates.jsonl
+    python benchmarks/mnist_quick.py check --only "8 epochs" ...         rows to mnist_quick_checks.jsonl
     python benchmarks/mnist_quick.py show                                these rows as tables in Markdown
 
 `choose` trains DAEDL's network under every candidate and keeps the loss and the accuracy on the
@@ -12,6 +13,9 @@ ones are read. Candidates are trained with seeds from 100 on, which no experimen
 afterwards. If its accuracy on the validation images stays below 99%, which softmax and DAEDL pass, it is
 trained again at a quarter of the learning rate, and the rate with the lower validation loss becomes the
 method's, in `rates` of the protocol. That loss is the method's own, so it compares rates, not methods.
+
+`check` asks the networks of candidates, which `choose` trained, what the experiments ask: figures on test
+images and unknown ones. They come after the choice, and tell what it was worth; they choose nothing.
 """
 
 import argparse
@@ -29,6 +33,7 @@ import torch
 from daedl.bench import data, rows
 from daedl.bench.cell import Cell
 from daedl.bench.rows import Measured, Row
+from daedl.bench.runner import measure
 from daedl.bench.spec import Protocol, catalogue
 from daedl.bench.store import Store
 from daedl.bench.trained import Progress
@@ -36,6 +41,7 @@ from daedl.training import Epoch, History
 
 RESULTS = Path(__file__).parent / "results"
 PATH, RATES_PATH = RESULTS / "mnist_quick_choice.jsonl", RESULTS / "mnist_rates.jsonl"
+CHECKS_PATH, EXPERIMENT = RESULTS / "mnist_quick_checks.jsonl", "mnist-quick-choice"
 RATES = (4e-3, 1e-3)
 ENOUGH = 0.99  # accuracy on validation images at which no other rate is tried (chosen)
 FIRST_SEED = 100
@@ -85,7 +91,7 @@ def measured(cell: Cell, label: str = "daedl") -> list[Row]:
     return [
         rows.row(
             each,
-            experiment="mnist-quick-choice",
+            experiment=EXPERIMENT,
             method=label,
             data="validation",
             seed=cell.seed,
@@ -131,6 +137,25 @@ def rates(cache: Path, root: Path | None, labels: list[str]) -> None:
                 break
 
 
+def check(cache: Path, root: Path | None, only: str) -> None:
+    """Measure on test and unknown images what was trained to choose, and append the rows."""
+    held = (
+        {(row.spec, row.data) for row in rows.load(CHECKS_PATH)} if CHECKS_PATH.exists() else set()
+    )
+    load, specs = partial(data.load, root=root), catalogue()
+    experiments = [specs.experiment(name) for name in ("mnist-ood", "mnist-shift")]
+    for protocol in candidates():
+        cell = Cell(protocol, specs.method("daedl"), FIRST_SEED, load, Store(cache))
+        if only not in protocol.name or not cell.trained:
+            continue
+        for experiment, unit in ((each, unit) for each in experiments for unit in each.units):
+            if (cell.key, unit) not in held:
+                found = measure(experiment, "daedl", cell, unit)
+                # Not of an experiment: no report shows a candidate's figures.
+                rows.append(CHECKS_PATH, [replace(row, experiment=EXPERIMENT) for row in found])
+                held.add((cell.key, unit))
+
+
 def shown(found: list[Row]) -> str:
     """Means over seeds in Markdown, the lowest validation loss first."""
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -152,7 +177,7 @@ def shown(found: list[Row]) -> str:
 def main() -> int:
     """Choose, or show what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("choose", "rates", "show"))
+    parser.add_argument("what", choices=("choose", "rates", "check", "show"))
     parser.add_argument("--data", type=Path)
     parser.add_argument("--cache", type=Path, default=Path("runs"))
     parser.add_argument("--seeds", type=int, default=1)
@@ -167,6 +192,9 @@ def main() -> int:
     torch.set_num_threads(options.threads)
     if options.what == "rates":
         rates(options.cache, options.data, options.methods.split(","))
+        return 0
+    if options.what == "check":
+        check(options.cache, options.data, options.only)
         return 0
     choose(options.cache, options.data, options.seeds, options.only)
     return 0
