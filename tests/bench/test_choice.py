@@ -96,9 +96,9 @@ def test_the_answer_names_what_methods_of_a_kind_are_best_for():
     """Not accuracy, by which all are the same, nor what both of two methods lead by."""
     (found,) = choice.choices(made())
     assert found.answers == (
-        f"{choice.POST_HOC}. Energy for near unknown images (KMNIST).",
-        f"{choice.OWN}. DAEDL for near unknown images (KMNIST); I-EDL for calibration.",
-        f"{choice.SEVERAL}. Dropout for accuracy, calibration and near unknown images (KMNIST).",
+        f"{choice.POST_HOC}. Energy for near unknown images.",
+        f"{choice.OWN}. DAEDL for near unknown images; I-EDL for calibration.",
+        f"{choice.SEVERAL}. Dropout for accuracy, calibration and near unknown images.",
     )
     for text in (
         page.markdown(page.gather(made(), [], [])),

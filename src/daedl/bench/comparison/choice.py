@@ -110,7 +110,7 @@ def criteria(known: str) -> tuple[Criterion, ...]:
                 name,
                 "shift" if which == "shift" else "ood",
                 "aupr",
-                purpose=f"{told[which]} ({titles.data(name)})",
+                purpose=told[which],
             )
             for which, name in names.items()
         ),
