@@ -58,15 +58,25 @@ def test_kinds(method, kind):
     assert choice.kind(build(method)) == kind
 
 
+def whole(found, place):
+    """Lines of the section with this number: costs, then gains."""
+    costs, gains = (dict(sheet.sections[place].lines) for sheet in (found.costs, found.gains))
+    assert list(costs) == list(gains)
+    return {name: costs[name] + gains[name] for name in costs}
+
+
 def test_costs_and_gains_by_kind_with_the_best_marked():
     (found,) = choice.choices(made())
     assert found.title == "MNIST, quick protocol"
-    sections = {section.heading: dict(section.lines) for section in found.costs.sections}
+    sections = {
+        section.heading: whole(found, place) for place, section in enumerate(found.costs.sections)
+    }
     assert list(sections) == [choice.POST_HOC, choice.OWN, choice.SEVERAL]
     assert list(sections[choice.POST_HOC]) == ["Energy (2)", "Softmax (2)"]
     assert list(sections[choice.OWN]) == ["DAEDL (2)", "I-EDL (2)"]
     daedl = sections[choice.OWN]["DAEDL (2)"]
-    headings = [" ".join(each).strip() for each in found.costs.columns]
+    columns = (*found.costs.columns, *found.gains.columns)
+    headings = [" ".join(each).strip() for each in columns]
     assert dict(zip(headings, daedl, strict=True)) == {
         "extra data": "none",
         "× softmax step": "2.0",
@@ -153,7 +163,7 @@ def test_a_single_seed_does_not_lead_where_others_have_more():
 def test_numbers_of_seeds_that_differ_stand_behind_each_figure():
     more = row("daedl", "mnist", "classification", "labels", "accuracy", 0.99, seed=2)
     (found,) = choice.choices(Measurements(CATALOGUE, (*made().found, more)))
-    lines = dict(found.costs.sections[1].lines)
+    lines = whole(found, 1)
     assert lines["DAEDL"][4:6] == ("1.5", "99.00 ± 0.00 (3) ★")
     assert lines["DAEDL"][7] == "50.00 ± 0.00 (2) / 99.90 ± 0.01 (2) ★"
 

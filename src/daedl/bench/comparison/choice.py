@@ -67,7 +67,8 @@ class Choice:
         protocol: its name.
         title: the same for people to read, with the data.
         answers: a sentence for each kind: what its methods are best for.
-        costs: every method by kind: what it costs and gives, the best marked.
+        costs: every method by kind: what it costs.
+        gains: the same for what it gives, the best marked.
         leaders: the best by each criterion, of each kind and of all.
         detection: AUPR by the better score, by method and unknown set, the best method first, for a picture.
     """
@@ -76,6 +77,7 @@ class Choice:
     title: str
     answers: tuple[str, ...]
     costs: Sheet
+    gains: Sheet
     leaders: Sheet
     detection: Mapping[str, Mapping[str, Summary]]
 
@@ -148,13 +150,15 @@ def _choice(
             sections.append(Section(each, lines))
     kinds["", "any"] = {label: found[label] for label in order}
     headings = (("", "extra data"), *(each.heading for each in asked))
+    gains = 1 + sum(not each.purpose for each in asked)  # the first column that is no cost
     title = f"{titles.data(known)}, {titles.short(protocol, known)} protocol"
     names = [titles.data(name) for name in ASKED[known]]
     return Choice(
         protocol,
         title,
         tuple(answers),
-        Sheet("Costs and gains", headings, tuple(sections)),
+        Sheet("What each costs", headings[:gains], _columns(sections, slice(gains))),
+        Sheet("What each gives", headings[gains:], _columns(sections, slice(gains, None))),
         Sheet("Who leads", tuple(kinds), (Section("", _leading(list(kinds.values()), asked)),)),
         {
             label: {
@@ -186,6 +190,14 @@ def _methods(protocol: str, known: str, measured: Measurements) -> dict[str, str
         if label in compared
         and measured.summary(protocol, label, known, "classification", "labels", "accuracy")
     }
+
+
+def _columns(sections: Sequence[Section], chosen: slice) -> tuple[Section, ...]:
+    """The sections with some of their columns."""
+    return tuple(
+        Section(each.heading, tuple((label, cells[chosen]) for label, cells in each.lines))
+        for each in sections
+    )
 
 
 def _extra_data(protocol: str, label: str, measured: Measurements) -> str:
