@@ -1,6 +1,7 @@
 """The report that puts the paper's tables beside what was measured here.
 
 measured.py                            rows -> figures over seeds
+criteria.py                            by what methods are compared, and who leads by it
 compare.py, further.py, missing.py,
 choice.py                              figures -> tables, as text
 protocols.py                           what was run, in words

@@ -2,11 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
 
 from daedl.bench.comparison import titles
 from daedl.bench.comparison.compare import DASH, same_count, text
+from daedl.bench.comparison.criteria import (
+    ASKED,
+    Criterion,
+    Figures,
+    answer,
+    better,
+    criteria,
+    leaders,
+)
 from daedl.bench.comparison.further import Section, Sheet
 from daedl.bench.comparison.measured import Measurements, Summary
 from daedl.methods import METHODS, Method
@@ -20,43 +27,8 @@ SHORT = {
     SEVERAL: ("several", "passes"),
 }
 BEST = "★"
-SCORES = ("aleatoric", "epistemic")
 # Fewer methods than this leave nothing to choose between (chosen).
 FEWEST = 4
-# By known data: an unknown set that looks like it, one that doesn't, and its corruptions.
-ASKED = {
-    "mnist": ("kmnist", "fashion-mnist", "mnist-c"),
-    "cifar10": ("cifar100", "svhn", "cifar10-c/3"),
-}
-
-
-Figures = tuple[Summary | None, ...]  # of a method by a criterion, one for each score
-
-
-class Criterion(NamedTuple):
-    """A column: its two lines of heading, what it shows, and by what it is multiplied.
-
-    Without a score, detection is shown by both. `purpose` is what its leaders are good for; a cost has none.
-    """
-
-    heading: tuple[str, str]
-    data: str
-    task: str
-    metric: str
-    score: str = ""
-    scale: float = 100
-    digits: int = 2
-    purpose: str = ""
-
-    @property
-    def scores(self) -> tuple[str, ...]:
-        """The scores whose figures stand side by side."""
-        return (self.score,) if self.score else SCORES
-
-    @property
-    def smaller_is_better(self) -> bool:
-        """Whether the smallest figure is the best."""
-        return self.metric in titles.SMALLER_IS_BETTER or self.metric == "relative"
 
 
 @dataclass(frozen=True)
@@ -92,33 +64,6 @@ def choices(measured: Measurements) -> list[Choice]:
     ]
 
 
-def criteria(known: str) -> tuple[Criterion, ...]:
-    """What is asked of every method: costs first, then what it gives."""
-    names = dict(zip(("near", "far", "shift"), ASKED[known], strict=True))
-    told = {"near": "near unknown images", "far": "far unknown images", "shift": "corrupted images"}
-    cost = partial(Criterion, task="cost", scale=1)
-    return (
-        cost(("× softmax", "step"), "cost", metric="relative", score="step", digits=1),
-        cost(("", "epochs"), known, metric="epochs", score="training", digits=0),
-        cost(("fit, seconds", "afterwards"), known, metric="seconds", score="fit", digits=0),
-        cost(("× softmax", "prediction"), "cost", metric="relative", score="prediction", digits=1),
-        Criterion(
-            ("", "accuracy ↑"), known, "classification", "accuracy", "labels", purpose="accuracy"
-        ),
-        Criterion(("", "ECE ↓"), known, "calibration", "ece", "probs", purpose="calibration"),
-        *(
-            Criterion(
-                (f"{which}: {titles.data(name)}", "AUPR ↑"),
-                name,
-                "shift" if which == "shift" else "ood",
-                "aupr",
-                purpose=told[which],
-            )
-            for which, name in names.items()
-        ),
-    )
-
-
 def kind(method: Method) -> str:
     """Which of the three kinds a method is of."""
     if method.passes > 1:
@@ -135,14 +80,14 @@ def _choice(
         for label in methods
     }
     near = [each.data for each in asked].index(ASKED[known][0])
-    order = sorted(found, key=lambda label: -_better(found[label][near]).mean)
-    best = _leaders(found, asked)
+    order = sorted(found, key=lambda label: -better(found[label][near]).mean)
+    best = leaders(found, asked)
     sections, kinds, answers = [], {}, []
     for each, short in SHORT.items():
         of_kind = {label: found[label] for label in order if methods[label] == each}
         if of_kind:
             kinds[short] = of_kind
-            answers.append(f"{each}. {_answer(of_kind, asked)}.")
+            answers.append(f"{each}. {answer(of_kind, asked)}.")
             lines = tuple(
                 _line(label, figures, asked, best, _extra_data(protocol, label, measured))
                 for label, figures in of_kind.items()
@@ -162,7 +107,7 @@ def _choice(
         Sheet("Who leads", tuple(kinds), (Section("", _leading(list(kinds.values()), asked)),)),
         {
             label: {
-                name: _better(figures)
+                name: better(figures)
                 for name, figures in zip(names, found[label][-3:], strict=True)
                 if any(figures)
             }
@@ -202,7 +147,7 @@ def _columns(sections: Sequence[Section], chosen: slice) -> tuple[Section, ...]:
 
 def _extra_data(protocol: str, label: str, measured: Measurements) -> str:
     catalogue = measured.catalogue
-    return catalogue.method(label, catalogue.protocols[protocol]).extra_data
+    return catalogue.method(label, catalogue.protocols.get(protocol)).extra_data
 
 
 def _find(protocol: str, label: str, asked: Criterion, measured: Measurements) -> Figures:
@@ -211,70 +156,6 @@ def _find(protocol: str, label: str, asked: Criterion, measured: Measurements) -
         measured.summary(protocol, label, asked.data, asked.task, score, asked.metric)
         for score in asked.scores
     )
-
-
-def _better(figures: Figures) -> Summary:
-    """The larger of the figures; where there is none, one of nothing."""
-    return max(filter(None, figures), key=lambda each: each.mean, default=Summary(0.0, None, 0))
-
-
-def _leaders(
-    found: Mapping[str, Sequence[Figures]], asked: Sequence[Criterion]
-) -> list[set[tuple[str, int]]]:
-    """The best by each criterion, as the method and the place of the score."""
-    return [
-        _best(
-            {
-                (label, number): summary
-                for label, figures in found.items()
-                for number, summary in enumerate(figures[place])
-                if summary is not None
-            },
-            criterion,
-        )
-        for place, criterion in enumerate(asked)
-    ]
-
-
-def _best(present: Mapping[tuple[str, int], Summary], asked: Criterion) -> set[tuple[str, int]]:
-    """The best, and those that differ from it by no more than both standard deviations together.
-
-    What everybody has is nobody's merit: of costs none is marked. A figure of one seed may be luck: it is
-    left out where others have more.
-    """
-    if not present or not asked.purpose:
-        return set()
-    if repeated := {label: each for label, each in present.items() if each.deviation is not None}:
-        present = repeated
-    sign = -1 if asked.smaller_is_better else 1
-    first = max(present.values(), key=lambda each: sign * each.mean)
-    return {
-        label
-        for label, each in present.items()
-        if abs(each.mean - first.mean) <= (each.deviation or 0) + (first.deviation or 0)
-    }
-
-
-def _answer(found: Mapping[str, Sequence[Figures]], asked: Sequence[Criterion]) -> str:
-    """What the methods of a kind are best for; what more than half of them lead by tells nothing."""
-    purposes: dict[str, list[str]] = {label: [] for label in found}
-    for criterion, best in zip(asked, _leaders(found, asked), strict=True):
-        leading = {label for label, _ in best}
-        if len(leading) <= max(1, len(found) // 2):
-            for label in leading:
-                purposes[label].append(criterion.purpose)
-    names: dict[str, list[str]] = {}
-    for label in sorted(purposes, key=lambda label: -len(purposes[label])):
-        if purposes[label]:
-            names.setdefault(_listed(purposes[label]), []).append(titles.method(label))
-    told = [f"{_listed(methods)} for {purpose}" for purpose, methods in names.items()]
-    return "; ".join(told) or "No method stands out"
-
-
-def _listed(words: Sequence[str]) -> str:
-    """ "a, b and c"."""
-    *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _line(
@@ -317,7 +198,7 @@ def _leading(
     columns = [
         [
             ", ".join(titles.method(label) for label in found if label in dict(best)) or DASH
-            for best in _leaders(found, asked)
+            for best in leaders(found, asked)
         ]
         for found in kinds
     ]
