@@ -387,7 +387,7 @@ class TestBadInput:
             daedl.Classifier(MLP(4, 3), "deadl")
         with pytest.raises(TypeError, match="pass them to the method instead"):
             daedl.Classifier(MLP(4, 3), daedl.methods.EDL(), kl_weight=2)
-        with pytest.raises(TypeError, match="unexpected keyword argument 'kl_wight'"):
+        with pytest.raises(ValueError, match=r"unknown setting of daedl 'kl_wight'.*'kl_weight'"):
             daedl.Classifier(MLP(4, 3), "daedl", kl_wight=2)
 
     def test_class_names(self):
