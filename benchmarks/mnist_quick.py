@@ -89,15 +89,12 @@ def measured(cell: Cell, label: str = "daedl") -> list[Row]:
         Measured("cost", "training", "seconds", sum(each.seconds for each in history.epochs)),
     ]
     return [
-        rows.row(
+        cell.row(
             each,
             experiment=EXPERIMENT,
-            method=label,
+            label=label,
             data="validation",
-            seed=cell.seed,
             seconds=figures[-1].value,
-            spec=cell.key,
-            protocol=cell.protocol.name,
         )
         for each in figures
     ]

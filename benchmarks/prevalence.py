@@ -40,15 +40,11 @@ def measured(cell: Cell, label: str, test: str, other: str) -> list[Row]:
     """AUPR of both published scores, with every image of `other` counted `TIMES` times."""
     inside, outside = cell.predict(test)[0].scores(), cell.predict(other)[0].scores()
     return [
-        rows.row(
+        cell.row(
             Measured("ood", score, "aupr, one in eight", value),
             experiment="prevalence",
-            method=label,
+            label=label,
             data=other,
-            seed=cell.seed,
-            seconds=0.0,
-            spec=cell.key,
-            protocol=cell.protocol.name,
         )
         for score in SCORES
         for value in [metrics.aupr(inside[score], outside[score].repeat(TIMES))]

@@ -8,9 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from daedl.bench import tasks
+from daedl.bench import rows, tasks
 from daedl.bench.data import Batches, ImageSet, augmentation, corrupted_sets
-from daedl.bench.rows import Measured
+from daedl.bench.rows import Measured, Row
 from daedl.bench.spec import Protocol, cell_key, member_seeds, training_key
 from daedl.bench.store import Store
 from daedl.bench.trained import SILENT, Progress
@@ -184,6 +184,21 @@ class Cell:
         """Predictions for the test images of the data set `name`, and their labels (N,)."""
         outputs, targets = self.outputs(name)
         return self.method.predict(outputs, self.fitted), targets
+
+    def row(
+        self, measured: Measured, *, experiment: str, label: str, data: str, seconds: float = 0.0
+    ) -> Row:
+        """A figure of this cell as a row; `label` names the method."""
+        return rows.row(
+            measured,
+            experiment=experiment,
+            method=label,
+            data=data,
+            seed=self.seed,
+            seconds=seconds,
+            spec=self.key,
+            protocol=self.protocol.name,
+        )
 
     def classification(self, name: str) -> list[Measured]:
         """How good predictions for the test set `name` are, and what they cost."""

@@ -163,13 +163,6 @@ def measure(experiment: Experiment, label: str, cell: Cell, unit: str) -> Iterat
     seconds = time.perf_counter() - started
     for data, all_of_it in found.items():
         for measured in all_of_it:
-            yield rows.row(
-                measured,
-                experiment=experiment.name,
-                method=label,
-                data=data,
-                seed=cell.seed,
-                seconds=seconds,
-                spec=cell.key,
-                protocol=cell.protocol.name,
+            yield cell.row(
+                measured, experiment=experiment.name, label=label, data=data, seconds=seconds
             )

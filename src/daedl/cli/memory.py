@@ -2,12 +2,12 @@
 
 import ctypes
 
-# Parameters of glibc's mallopt, and the largest threshold that it accepts for blocks of their own.
-TRIM_THRESHOLD, MMAP_THRESHOLD, LARGEST_BLOCK = -1, -3, 32 << 20
+# Parameters of glibc's mallopt, and the largest values: of a block's size by glibc, of an int by C.
+TRIM_THRESHOLD, MMAP_THRESHOLD, LARGEST_BLOCK, LARGEST_INT = -1, -3, 32 << 20, 2**31 - 1
 
 
-def keep_freed_memory(at_most: int = 2**31 - 1) -> bool:
-    """Let this process keep up to so many freed bytes, if its C library is glibc; tells whether it does.
+def keep_freed_memory() -> bool:
+    """Let this process keep the memory that it frees, if its C library is glibc; tells whether it does.
 
     A training step on the CPU frees some megabytes and asks for them again. By itself glibc gives them
     back to the system meanwhile, and each page that comes anew is a fault: a sixth of the time of a step
@@ -15,11 +15,7 @@ def keep_freed_memory(at_most: int = 2**31 - 1) -> bool:
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (
-        AttributeError,
-        OSError,
-        TypeError,
-    ):  # another C library, or a system without one to name
-        return False
-    kept = mallopt(MMAP_THRESHOLD, LARGEST_BLOCK), mallopt(TRIM_THRESHOLD, at_most)
+    except (AttributeError, OSError, TypeError):
+        return False  # another C library, or a system without one to name
+    kept = mallopt(MMAP_THRESHOLD, LARGEST_BLOCK), mallopt(TRIM_THRESHOLD, LARGEST_INT)
     return kept == (1, 1)

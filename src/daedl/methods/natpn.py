@@ -52,7 +52,7 @@ class NatPN(Posterior):
     - Early stopping asks for any improvement; there for 1e-3 of the loss, 1e-2 of the likelihood.
     - Fine-tuning keeps the epoch with the highest likelihood of the validation data. A released version
       keeps the best checkpoint without saying that larger is better, which takes the lowest.
-    - The aleatoric score is 1 − max m, as of every method here; there it is the entropy of m.
+    - The aleatoric score is 1 − max m, as of most methods here; there it is the entropy of m.
 
     Attributes:
         budget: ln N_H is 0 ("constant"), H/2 ("exp-half"), H ("exp") or ½ ln(4π) H ("normal").
