@@ -5,11 +5,12 @@
     python benchmarks/mnist_quick.py check --only "8 epochs" ...         rows to mnist_quick_checks.jsonl
     python benchmarks/mnist_quick.py show                                these rows as tables in Markdown
 
-`choose` trains DAEDL's network under every candidate and keeps the loss and the accuracy on the
-validation images of the epoch that `fit` would keep, and the seconds: neither test images nor unknown
-ones are read. Candidates are trained with seeds from 100 on, which no experiment uses.
+`choose` trains DAEDL under every candidate and keeps, on the validation images, the network's loss and
+accuracy in the epoch that `fit` would keep, and the Brier score and the NLL of the whole method, density
+included; and the seconds. Neither test images nor unknown ones are read. Candidates are trained with seeds
+from 100 on, which no experiment uses.
 
-`rates` trains each method under the chosen protocol, with seed 0, whose network the experiments use
+`rates` trains each method under the `mnist-brief` protocol, with seed 0, whose network the experiments use
 afterwards. If its accuracy on the validation images stays below 99%, which softmax and DAEDL pass, it is
 trained again at a quarter of the learning rate, and the rate with the lower validation loss becomes the
 method's, in `rates` of the protocol. That loss is the method's own, so it compares rates, not methods.
@@ -30,7 +31,7 @@ from typing import Any
 
 import torch
 
-from daedl.bench import data, rows
+from daedl.bench import data, rows, tasks
 from daedl.bench.cell import Cell
 from daedl.bench.rows import Measured, Row
 from daedl.bench.runner import measure
@@ -45,8 +46,17 @@ CHECKS_PATH, EXPERIMENT = RESULTS / "mnist_quick_checks.jsonl", "mnist-quick-cho
 RATES = (4e-3, 1e-3)
 ENOUGH = 0.99  # accuracy on validation images at which no other rate is tried (chosen)
 FIRST_SEED = 100
+SHOWN = {
+    "validation": "{:.5f}",
+    "accuracy": "{:.2%}",
+    "brier": "{:.4f}",
+    "nll": "{:.4f}",
+    "seconds": "{:.0f}",
+}
+OF_METHOD = ("brier", "nll")  # of the predictions, density included
 # Rates first, then one epoch more at the best of them, then half the batch at a lower rate, then as many
-# epochs as a fifth of the paper's time allows, at that rate and at half of it; five at that half too.
+# epochs as a fifth of the paper's time allows, at that rate, at half of it and at a quarter; five at that
+# half too.
 ONE_CYCLE = (
     (4, 64, 3e-3),
     (4, 64, 6e-3),
@@ -55,6 +65,7 @@ ONE_CYCLE = (
     (5, 32, 4e-3),
     (8, 32, 4e-3),
     (8, 32, 2e-3),
+    (8, 32, 1e-3),
     (5, 32, 2e-3),
 )
 
@@ -80,13 +91,15 @@ def kept(history: History) -> Epoch:
 
 
 def measured(cell: Cell, label: str = "daedl") -> list[Row]:
-    """Figures of the epoch that was kept, and what training cost."""
+    """Figures of the epoch that was kept, of the method's predictions, and what training cost."""
     history = cell.history
     best = kept(history)
+    seconds = sum(each.seconds for each in history.epochs)
     figures = [
         Measured("training", "loss", "validation", best.val_loss or 0.0),
         Measured("training", "labels", "accuracy", best.val_accuracy or 0.0),
-        Measured("cost", "training", "seconds", sum(each.seconds for each in history.epochs)),
+        Measured("cost", "training", "seconds", seconds),
+        *(each for each in tasks.classification(*cell.validated()) if each.metric in OF_METHOD),
     ]
     return [
         cell.row(
@@ -94,7 +107,7 @@ def measured(cell: Cell, label: str = "daedl") -> list[Row]:
             experiment=EXPERIMENT,
             label=label,
             data="validation",
-            seconds=figures[-1].value,
+            seconds=seconds,
         )
         for each in figures
     ]
@@ -102,16 +115,19 @@ def measured(cell: Cell, label: str = "daedl") -> list[Row]:
 
 def choose(cache: Path, root: Path | None, seeds: int, only: str) -> None:
     """Train what isn't there yet and append its rows."""
-    held = {row.spec for row in rows.load(PATH)} if PATH.exists() else set()
+    found = rows.load(PATH) if PATH.exists() else []
+    held = {(row.spec, row.metric) for row in found}
     load, method = partial(data.load, root=root), catalogue().method("daedl")
     progress = Progress()
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         for protocol in candidates():
             cell = Cell(protocol, method, seed, load, Store(cache), progress)
-            if cell.key in held or only not in protocol.name:
+            # What was measured before more was asked keeps what it has, if its network is gone.
+            done = (cell.key, OF_METHOD[-1] if cell.trained else "validation") in held
+            if done or only not in protocol.name:
                 continue
             progress.starts(f"{protocol.name} · seed {seed}")
-            rows.append(PATH, measured(cell))
+            rows.append(PATH, [row for row in measured(cell) if (row.spec, row.metric) not in held])
 
 
 def rates(cache: Path, root: Path | None, labels: list[str]) -> None:
@@ -119,12 +135,12 @@ def rates(cache: Path, root: Path | None, labels: list[str]) -> None:
     found = rows.load(RATES_PATH) if RATES_PATH.exists() else []
     accuracies = {row.spec: row.value or 0.0 for row in found if row.metric == "accuracy"}
     load, specs, progress = partial(data.load, root=root), catalogue(), Progress()
-    quick = replace(specs.protocols["mnist-quick"], rates={})
+    brief = replace(specs.protocols["mnist-brief"], rates={})
     for label in labels:
         for rate in RATES:
-            name = f"quick, rate {rate:g}"
-            training = {**quick.training, "learning_rate": rate}
-            protocol = replace(quick, name=name, training=training)
+            name = f"brief, rate {rate:g}"
+            training = {**brief.training, "learning_rate": rate}
+            protocol = replace(brief, name=name, training=training)
             cell = Cell(protocol, specs.method(label, protocol), 0, load, Store(cache), progress)
             if cell.key not in accuracies:
                 progress.starts(f"{label} · {name}")
@@ -159,15 +175,15 @@ def shown(found: list[Row]) -> str:
     for row in found:
         values[f"{row.method}, {row.protocol}"][row.metric].append(row.value or 0.0)
     lines = [
-        "| candidate | validation loss | validation accuracy | seconds | seeds |",
-        "|---|---|---|---|---|",
+        "| candidate | validation loss | accuracy | Brier | NLL | seconds | seeds |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, figures in sorted(values.items(), key=lambda item: fmean(item[1]["validation"])):
-        loss, accuracy, seconds = (
-            fmean(figures[key]) for key in ("validation", "accuracy", "seconds")
-        )
-        count = len(figures["validation"])
-        lines.append(f"| {name} | {loss:.5f} | {accuracy:.2%} | {seconds:.0f} | {count} |")
+        cells = [
+            form.format(fmean(figures[metric])) if metric in figures else "–"
+            for metric, form in SHOWN.items()
+        ]
+        lines.append(f"| {' | '.join([name, *cells, str(len(figures['validation']))])} |")
     return "\n".join(lines)
 
 

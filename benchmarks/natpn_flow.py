@@ -53,7 +53,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     specs = catalogue()
-    protocol = specs.experiment("mnist-ood").protocol("quick")
+    protocol = specs.experiment("mnist-ood").protocol("brief")
     load, store = partial(data.load, root=options.data), Store(options.cache)
     table, found = Table("images", *LABELS, title="median of ln q"), []
     columns: dict[str, dict[str, float]] = {}

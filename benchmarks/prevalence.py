@@ -73,7 +73,7 @@ def main() -> int:
     torch.set_num_threads(1)
     specs = catalogue()
     experiment = specs.experiment("mnist-ood")
-    protocol = experiment.protocol("quick")
+    protocol = experiment.protocol("brief")
     load, store = partial(data.load, root=options.data), Store(options.cache)
     found = rows.load(PATH) if PATH.exists() else []
     held = {row.spec for row in found}

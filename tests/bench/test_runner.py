@@ -466,6 +466,22 @@ def test_what_is_fitted_to_validation_data_sees_those(store):
     assert {path.stem for path in store.folder.glob("*/*.safetensors")} == {"val"}
 
 
+def test_validation_images_are_predicted_by_the_whole_method(store):
+    specs = catalogue(SPEC)
+    plain, full = (
+        Cell(specs.protocols["tiny"], specs.method(name), 0, load, store)
+        for name in ("plus", "full")
+    )
+    prediction, targets = plain.validated()
+    assert len(targets) == 60
+    kept = min(plain.history.epochs, key=lambda epoch: epoch.val_loss)
+    accuracy = (prediction.labels == targets).float().mean().item()
+    assert accuracy == pytest.approx(kept.val_accuracy)
+    with_density, _ = full.validated()
+    assert with_density.density_score is not None
+    assert not torch.equal(with_density.probs, prediction.probs)
+
+
 def test_a_protocol_may_have_a_rate_for_a_method(store):
     specs = catalogue(SPEC)
     softmax, temperature, full = (specs.method(name) for name in ("softmax", "temperature", "full"))

@@ -157,6 +157,10 @@ class Cell:
             return replace(images, labels=torch.zeros_like(images.labels), class_names=None)
         return images
 
+    @property
+    def _validation(self) -> tuple[Outputs, Tensor]:
+        return self._collected("val", lambda: self._parts[0])
+
     @cached_property
     def _fit(self) -> tuple[torch.nn.Module | None, float]:
         if not self.method.fits:
@@ -167,7 +171,7 @@ class Cell:
         if self.method.fitted_to == "training":
             outputs, targets = self._collected("train", lambda: self._parts[1])
         else:
-            outputs, targets = self._collected("val", lambda: self._parts[0])
+            outputs, targets = self._validation
         started = time.perf_counter()
         return self.method.fit(outputs, targets), time.perf_counter() - started
 
@@ -183,6 +187,11 @@ class Cell:
     def predict(self, name: str) -> tuple[Prediction, Tensor]:
         """Predictions for the test images of the data set `name`, and their labels (N,)."""
         outputs, targets = self.outputs(name)
+        return self.method.predict(outputs, self.fitted), targets
+
+    def validated(self) -> tuple[Prediction, Tensor]:
+        """Predictions for the validation images, and their labels (N,)."""
+        outputs, targets = self._validation
         return self.method.predict(outputs, self.fitted), targets
 
     def row(
