@@ -1,5 +1,7 @@
 """Which method to take: kinds, leaders and costs, from made rows."""
 
+from dataclasses import replace
+
 import pytest
 from made import row
 
@@ -190,6 +192,20 @@ def test_parts_of_an_ablation_are_not_to_be_chosen():
     )
     (found,) = choice.choices(Measurements(CATALOGUE, rows))
     assert "exp+sn" not in found.detection
+
+
+def test_of_several_protocols_the_one_with_most_methods_answers():
+    quick, brief = ("mnist-quick", "mnist-brief")
+    few = {label: FIGURES[label] for label in ("softmax", "energy", "daedl", "i-edl")}
+    under = {
+        name: tuple(replace(row, protocol=name) for row in made(figures).found)
+        for name, figures in ((quick, few), (brief, FIGURES))
+    }
+    (found,) = choice.choices(Measurements(CATALOGUE, under[quick] + under[brief]))
+    assert found.protocol == brief
+    as_many = tuple(replace(row, protocol=quick) for row in under[brief])
+    (found,) = choice.choices(Measurements(CATALOGUE, as_many + under[brief]))
+    assert found.protocol == quick  # the catalogue's first
 
 
 def test_both_forms_of_the_report_show_it():

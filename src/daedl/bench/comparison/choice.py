@@ -33,10 +33,10 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class Choice:
-    """What a practitioner asks, for one protocol.
+    """What a practitioner asks, for one data set.
 
     Attributes:
-        protocol: its name.
+        protocol: the name of the one that the figures are from.
         title: the same for people to read, with the data.
         answers: a sentence for each kind: what its methods are best for.
         costs: every method by kind: what it costs.
@@ -55,13 +55,14 @@ class Choice:
 
 
 def choices(measured: Measurements) -> list[Choice]:
-    """One for each protocol that has rows of enough methods."""
-    return [
-        _choice(protocol, known, methods, measured)
-        for protocol in measured.all_protocols
-        if (known := measured.known(protocol)) in ASKED
-        and len(methods := _methods(protocol, known, measured)) >= FEWEST
-    ]
+    """One for each known data set, from the protocol with most methods, if these are enough."""
+    found = []
+    for known in ASKED:
+        by_protocol = {each: _methods(each, known, measured) for each in measured.protocols(known)}
+        protocol = max(by_protocol, key=lambda each: len(by_protocol[each]), default="")
+        if len(methods := by_protocol.get(protocol, {})) >= FEWEST:
+            found.append(_choice(protocol, known, methods, measured))
+    return found
 
 
 def kind(method: Method) -> str:

@@ -23,7 +23,7 @@ class Content:
     Attributes:
         aliases: pairs of labels that mean the same method.
         claims: what the figure of the two moons claims, and whether the rows bear it out.
-        choices: what each method costs and gives, by protocol, with its picture.
+        choices: what each method costs and gives, by known data set, with its picture.
         further: our own tables by protocol.
         findings: what people found out about the figures, in Markdown.
         paragraphs: the same; one that begins with ### is a heading, lines of cells are a table.
