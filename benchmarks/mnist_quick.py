@@ -16,7 +16,7 @@ trained again at a quarter of the learning rate, and the rate with the lower val
 method's, in `rates` of the protocol. That loss is the method's own, so it compares rates, not methods.
 
 `check` asks the networks of candidates, which `choose` trained, what the experiments ask: figures on test
-images and unknown ones. They come after the choice, and tell what it was worth; they choose nothing.
+images and unknown ones. They tell what a choice is worth, and choose nothing.
 """
 
 import argparse

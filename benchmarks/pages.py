@@ -167,7 +167,7 @@ def prevalence(found: Measurements) -> list[str]:
 def quick_and_paper(found: Measurements) -> list[str]:
     """DAEDL under all protocols, and under candidates of `quick` that were asked what the experiments ask."""
     names = {
-        f"one cycle, 8 epochs, batch 32, rate {rate}": f"8 epochs, up to {rate}, seed 100"
+        f"one cycle, 8 epochs, batch 32, rate {rate}": f"up to {rate}, seed 100"
         for rate in ("0.004", "0.002", "0.001")
     }
     values = {
