@@ -30,16 +30,18 @@ def test_a_step_is_timed():
 def test_methods_that_share_a_training_count_once():
     ablation = SHIPPED.experiment("ablation-mnist")
     assert len(ablation.methods) == 5
-    assert estimate.epochs(SHIPPED, ablation, ablation.protocol()) == 3 * 5
+    of_each = ablation.protocol().training["max_epochs"]
+    assert estimate.epochs(SHIPPED, ablation, ablation.protocol()) == 3 * of_each
     # An ensemble of five shares the first of its networks with softmax, which has seed 0 too.
     several = replace(ablation, methods=("softmax", "energy", "ensemble"))
-    assert estimate.epochs(SHIPPED, several, several.protocol()) == 5 * 5
+    assert estimate.epochs(SHIPPED, several, several.protocol()) == 5 * of_each
 
 
 def test_every_phase_counts():
     """NatPN warms up for 3 epochs and fine-tunes for as many as it is trained."""
     once = replace(SHIPPED.experiment("ablation-mnist"), methods=("natpn",))
-    assert estimate.epochs(SHIPPED, once, once.protocol()) == 3 + 5 + 5
+    of_each = once.protocol().training["max_epochs"]
+    assert estimate.epochs(SHIPPED, once, once.protocol()) == 3 + of_each + of_each
 
 
 @pytest.mark.parametrize(
