@@ -1,4 +1,4 @@
-"""The choice of the `mnist-quick` protocol, on validation images alone.
+"""The choice of the `mnist-quick` protocol, by figures on validation images.
 
     python benchmarks/mnist_quick.py choose --data ROOT --cache FOLDER   rows to mnist_quick_choice.jsonl
     python benchmarks/mnist_quick.py rates --methods edl,i-edl ...       rows to mnist_rates.jsonl
@@ -100,13 +100,7 @@ def measured(cell: Cell, label: str = "daedl") -> list[Row]:
         *(each for each in tasks.classification(*cell.validated()) if each.metric in OF_METHOD),
     ]
     return [
-        cell.row(
-            each,
-            experiment=EXPERIMENT,
-            label=label,
-            data="validation",
-            seconds=seconds,
-        )
+        cell.row(each, experiment=EXPERIMENT, label=label, data="validation", seconds=seconds)
         for each in figures
     ]
 
