@@ -220,6 +220,24 @@ def test_labels_that_might_be_of_this_set_are_warned_of(tmp_path, zipped):
     assert str(tmp_path / images) not in text
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["checksum known", "checksum unknown"])
+def test_a_file_that_was_published_as_another_is_refused(tmp_path, known):
+    """Its labels have the range and the number of the right ones: only the checksum tells."""
+    ours = mnist_files()
+    images, labels = ours
+    files = mnist_files(PIXELS[::-1], LABELS[::-1])
+    theirs = {name.replace("MNIST", "KMNIST"): each for name, each in files.items()}
+    other = labels.replace("MNIST", "KMNIST")
+    put(tmp_path, {images: ours[images], labels: theirs[other]})
+    table = {
+        **published("mnist", "http://127.0.0.1:1", ours if known else {}),
+        **published("kmnist", "http://127.0.0.1:1", theirs),
+    }
+    with pytest.raises(ValueError, match=f"is the file that was published as {other};") as caught:
+        data.load("mnist", root=tmp_path, table=table)
+    assert str(tmp_path / labels) in str(caught.value)
+
+
 def test_a_batch_of_another_set_is_named(tmp_path):
     """Which one of CIFAR's batches it is can't be said from the labels of all, so all are named."""
     paths = sources()["cifar10"].splits["train"]

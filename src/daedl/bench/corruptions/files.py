@@ -16,12 +16,12 @@ from torch import Tensor
 
 from daedl.bench.corruptions.apply import corrupt, require_images
 from daedl.bench.corruptions.table import FAMILIES, MNIST_C, Family
+from daedl.bench.data.corrupted import RECORD
 from daedl.checks import LABEL_TYPES
 from daedl.names import look_up
 from daedl.storage import require_folder, write_atomically
 
 Levels = npt.NDArray[np.uint8]
-RECORD = "generated.json"
 _STEP = 500  # images between two moves of the progress bar (chosen)
 
 

@@ -1,10 +1,21 @@
 """MNIST-C and CIFAR-10-C in the published layout: .npy arrays, one folder or file for each corruption."""
 
+import json
 from pathlib import Path
 
 from daedl.bench.data.arrays import Pair, channels_last, read_npy, tensors
 
 SEVERITIES = 5
+# Beside the corruptions: which of them `daedl data corrupt` made, from which images and seed.
+RECORD = "generated.json"
+
+
+def was_made(home: Path, name: str) -> bool:
+    """Whether the record in the folder of a set says that the corruption `name` was made, not published."""
+    try:
+        return name in json.loads((home / RECORD).read_text("utf-8"))["names"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # no record, or a damaged one, of which `daedl data corrupt` tells
 
 
 def read(images_path: Path, labels_path: Path, severity: int | None = None) -> Pair:

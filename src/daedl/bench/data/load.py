@@ -12,7 +12,7 @@ from daedl.bench.data.images import ImageSet
 from daedl.bench.data.noise import noise
 from daedl.bench.data.obtain import at_hand, obtain
 from daedl.bench.data.root import DataWarning, data_root
-from daedl.bench.data.sources import Source, find, sources
+from daedl.bench.data.sources import Source, Wanted, find, sources
 from daedl.names import look_up
 
 # Each takes the files of a split and, where there are any, the severity.
@@ -70,7 +70,9 @@ def load(
             which file to put where.
         table: data sets by name; by default those of sets.toml.
 
-    Local files are used as they are: one whose checksum is not the published one gets a `DataWarning`.
+    Local files are used as they are: one whose checksum is not the published one gets a `DataWarning`, but
+    one that was published as another file, such as the labels of another set, is an error. Corruptions
+    that were made by `daedl data corrupt` get a `DataWarning` too.
     """
     table = sources() if table is None else table
     look_up({**table, **NOISES}, name.partition("/")[0], "data set")
@@ -92,13 +94,43 @@ def load(
         # Of two files the second holds the labels; CIFAR's batches hold some each.
         labelled = paths[1:] if len(paths) == 2 else paths
         raise ValueError(f"{', '.join(map(str, labelled))}: {error}") from error
-    _warn_of_others(source, paths, folder)
+    if source.variants:
+        _warn_of_made(wanted, folder)
+    else:  # single files of the corrupted sets have no published checksum
+        _require_no_others(source, paths, folder, table)
     return loaded
 
 
-def _warn_of_others(source: Source, paths: Sequence[Path], root: Path) -> None:
-    published = {path: source.md5.get(path.relative_to(root).as_posix()) for path in paths}
-    if others := [str(path) for path, md5 in published.items() if md5 and md5 != _md5(path)]:
+def _warn_of_made(wanted: Wanted, root: Path) -> None:
+    home = root / Path(wanted.files("test")[0]).parts[0]
+    if corrupted.was_made(home, wanted.variant):
+        warnings.warn(
+            f"{home} holds corruptions made by `daedl data corrupt`; expected those of "
+            f"{wanted.source.name} as published, which differ from them (docs/corruptions.md says where): "
+            "compare figures with published ones with care",
+            DataWarning,
+            stacklevel=3,
+        )
+
+
+def _require_no_others(
+    source: Source, paths: Sequence[Path], root: Path, table: Mapping[str, Source]
+) -> None:
+    """Raise if a file was published under another name; warn if it wasn't published at all."""
+    names = {md5: name for each in table.values() for name, md5 in each.md5.items()}
+    others = []
+    for path in paths:
+        name, md5 = path.relative_to(root).as_posix(), _md5(path)
+        if md5 == source.md5.get(name):
+            continue
+        if md5 in names:
+            raise ValueError(
+                f"{path} is the file that was published as {names[md5]}; expected {name} of "
+                f"{source.name}: put the right file there, or remove it to have it downloaded"
+            )
+        if name in source.md5:
+            others.append(str(path))
+    if others:
         warnings.warn(
             f"{', '.join(others)}: read without complaint, but the checksum is not the published one; "
             f"expected {source.name} as published: remove the file to have it downloaded, or compare "
