@@ -87,12 +87,13 @@ def main() -> int:
         progress.starts(f"{protocol.name} · {label}, seed {seed}")
         for experiment, unit in ((each, unit) for each in experiments for unit in each.units):
             if (honest.key, unit) not in held:
-                found = measure(experiment, label, honest, unit)
-                rows.append(PATH, [replace(row, experiment=EXPERIMENT) for row in found])
+                for _, found in measure(experiment, label, honest, unit):
+                    rows.append(PATH, [replace(row, experiment=EXPERIMENT) for row in found])
                 if unit != experiment.shift:
                     rows.append(PATH, together(honest, label, unit))
             if (mispaired.key, unit) not in held:
-                rows.append(PATH, list(measure(experiment, label + MISPAIRED, mispaired, unit)))
+                for _, found in measure(experiment, label + MISPAIRED, mispaired, unit):
+                    rows.append(PATH, found)
             held |= {(honest.key, unit), (mispaired.key, unit)}
     return 0
 

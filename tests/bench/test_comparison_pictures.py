@@ -9,8 +9,8 @@ from made import row
 from made import stripes as load
 from sklearn.metrics import auc
 
-from daedl import metrics
-from daedl.bench import comparison
+from daedl import metrics, storage
+from daedl.bench import comparison, store
 from daedl.bench.comparison import drawing, pictures
 from daedl.bench.comparison.drawing import Told
 from daedl.bench.comparison.measured import Measurements, Summary
@@ -116,6 +116,19 @@ def test_nothing_is_trained_and_no_cache_is_made(made, tmp_path):
     for form in (path.read_text(), path.with_suffix(".md").read_text()):
         assert "No pictures" in form
         assert command in form
+
+
+def test_a_cache_is_read_without_being_written_to(made, tmp_path, monkeypatch):
+    """As one on a medium that can only be read."""
+
+    def refuse(*_):
+        raise OSError("cannot write")
+
+    monkeypatch.setattr(storage, "write_atomically", refuse)
+    monkeypatch.setattr(store, "write_atomically", refuse)
+    found = comparison.measured.load(made / "results", CATALOGUE)
+    (gallery,) = pictures.of_networks(found, made / "cache", nowhere)
+    assert {each.name for each in gallery.pictures} == NAMES
 
 
 def test_the_seed_with_the_most_networks_is_shown(made, tmp_path):

@@ -27,6 +27,10 @@ def test_a_step_is_timed():
     assert 0 < estimate.an_epoch(SMALL, SHIPPED.method("daedl").trained_as()) < 60
 
 
+def test_two_moons_take_as_many_times_an_epoch_as_they_have():
+    assert 0 < estimate.moons() < 600
+
+
 def test_methods_that_share_a_training_count_once():
     ablation = SHIPPED.experiment("ablation-mnist")
     assert len(ablation.methods) == 5

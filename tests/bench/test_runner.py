@@ -1,5 +1,6 @@
 """Running experiments: one training for all that comes after, nothing twice, failures told."""
 
+import io
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -7,12 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 from made import stripes as load
+from rich.console import Console
 
 from daedl.bench import rows
 from daedl.bench.cell import Cell
 from daedl.bench.runner import run
 from daedl.bench.spec import catalogue, cell_key, training_key
 from daedl.bench.store import Store
+from daedl.bench.trained import Progress
 from daedl.classifier import Classifier
 from daedl.methods.temperature import best_temperature
 from daedl.networks import ConvNet
@@ -152,12 +155,59 @@ def test_corruptions_are_measured_each_and_on_average(store, tmp_path):
     assert (tmp_path / "rows.jsonl").read_bytes() == held
 
 
+def test_rows_of_a_corruption_are_kept_before_the_next_is_predicted(store, tmp_path):
+    """And are not measured again afterwards."""
+    spec = catalogue(SPEC.replace('ood = ["noise"]', 'shift = "mnist-c"'))
+    results, asked = tmp_path / "rows.jsonl", []
+
+    def stopping(name, split):
+        if name == "mnist-c/dotted_line" and asked.count(name) == 1:  # it was there before training
+            raise OSError("gone")
+        asked.append(name)
+        return load(name, split)
+
+    arguments = {"store": store, "results": results, "methods": ["full"]}
+    (failure,) = run(spec, "tiny", load=stopping, **arguments)
+    assert str(failure) == "full, seed 0, mnist-c: OSError: gone"
+    held = [row.data for row in rows.load(results) if row.task == "shift"]
+    assert list(dict.fromkeys(held)) == ["mnist-c/brightness", "mnist-c/canny_edges"]
+    assert run(spec, "tiny", load=load, **arguments) == []
+    found = [(row.data, row.score, row.metric) for row in rows.load(results) if row.task == "shift"]
+    assert len(found) == len(set(found)) == len(held) * 16 / 2
+
+
 def test_data_that_cannot_be_had_are_told_and_the_rest_is_measured(store, tmp_path):
     spec = catalogue(SPEC.replace('["noise"]', '["nowhere", "noise"]'))
     arguments = {"load": load, "store": store, "results": tmp_path / "rows.jsonl"}
     (failure,) = run(spec, "tiny", methods=["full"], **arguments)
     assert str(failure) == "nowhere: FileNotFoundError: no file of nowhere"
     assert {row.data for row in rows.load(tmp_path / "rows.jsonl")} == {"stripes", "noise"}
+
+
+def test_why_something_failed_is_told_at_once(store, tmp_path):
+    spec = catalogue(SPEC.replace('["noise"]', '["nowhere", "noise"]'))
+    console = Console(record=True, width=200, file=io.StringIO())
+    arguments = {"load": load, "store": store, "results": tmp_path / "rows.jsonl"}
+    run(spec, "tiny", methods=["full"], progress=Progress(console), **arguments)
+    told = console.export_text()
+    reason = told.index("failed: nowhere: FileNotFoundError: no file of nowhere")
+    assert reason < told.index("tiny · tiny · full, seed 0")
+
+
+def test_missing_training_images_are_told_once_before_anything_is_trained(store, tmp_path, passes):
+    """What was trained before goes on without them."""
+
+    def without(name, split):
+        return load("nowhere" if (name, split) == ("stripes", "train") else name, split)
+
+    arguments = {"load": without, "store": store, "results": tmp_path / "rows.jsonl"}
+    (failure,) = run(catalogue(SPEC), "tiny", seeds=[0, 1, 2], **arguments)
+    assert str(failure) == "training images of stripes: FileNotFoundError: no file of nowhere"
+    assert not passes
+    go(store, tmp_path, methods=["plus"], seeds=[1])
+    assert len(run(catalogue(SPEC), "tiny", methods=["plus"], seeds=[0, 1], **arguments)) == 1
+    more = catalogue(SPEC.replace('ood = ["noise"]', 'ood = ["noise", "others"]'))
+    assert run(more, "tiny", methods=["plus"], seeds=[1], **arguments) == []
 
 
 def test_an_unknown_set_may_have_more_classes_than_the_network(store, tmp_path):

@@ -80,7 +80,41 @@ def test_experiments_are_listed_and_misspelt_ones_suggested(tmp_path: Path) -> N
     assert "expected numbers as in 0, 0-4 or 0,2,5" in wrong.output
     wrong = runner.invoke(app, ["bench", "run", "mnist-ood", "--seeds", "4-0"])
     assert "seeds are '4-0'; expected numbers" in wrong.output
-    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (["--methods", "deadl"], "did you mean 'daedl'"),
+        (["--protocol", "quik"], "did you mean 'quick'"),
+    ],
+)
+def test_a_misspelt_method_or_protocol_makes_no_folder(
+    tmp_path: Path, option: list[str], text: str
+) -> None:
+    places = ["--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")]
+    wrong = runner.invoke(app, ["bench", "run", "mnist-ood", *option, *places])
+    assert wrong.exit_code == 1
+    assert text in wrong.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_run_is_listed_at_the_end(tmp_path: Path) -> None:
+    """Without data nothing is measured; the error says which file to put where."""
+    places = [
+        "--results",
+        str(tmp_path),
+        "--cache",
+        str(tmp_path),
+        "--data",
+        str(tmp_path / "data"),
+    ]
+    address = {"http_proxy": "http://127.0.0.1:1", "https_proxy": "http://127.0.0.1:1"}
+    result = runner.invoke(app, ["bench", "run", "ablation-mnist", *places], env=address)
+    assert result.exit_code == 1
+    assert str(tmp_path / "data" / "MNIST" / "raw") in result.stderr.replace("\n", "")
+    assert "failed: mnist" in result.stderr
+    assert result.stdout.splitlines()[-1] == "nothing was measured"
 
 
 def test_an_error_of_the_system_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:

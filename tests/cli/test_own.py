@@ -209,6 +209,16 @@ class TestTraining:
             assert loaded.class_names == expected
             assert loaded.network.input_shape == (1, 12, 12)
 
+    def test_warnings_are_told_although_reading_fails(self, tmp_path: Path) -> None:
+        save(tmp_path / "data" / "cat" / "1.png", np.zeros((8, 8)))
+        (tmp_path / "data" / "cat" / "notes.txt").write_text("")
+        (tmp_path / "data" / "dog").mkdir()
+        (tmp_path / "data" / "dog" / "1.png").write_text("no image")
+        result = call("train", "--data", tmp_path / "data", "--out", tmp_path / "m.daedl")
+        assert result.exit_code == 1
+        assert "Warning: 1 files in" in result.stderr
+        assert "Error: " in result.stderr
+
     def test_data_sets_by_name(self, tmp_path: Path) -> None:
         """A small one in MNIST's place: its training images are learned, its test images measured."""
         write_idx(tmp_path / "data", "train", 40)
@@ -577,6 +587,7 @@ class TestPrediction:
         save(tmp_path / "deep" / "er" / name, np.zeros((8, 8)))
         save(tmp_path / "deep" / "2.png", np.zeros((8, 8, 3)))
         (tmp_path / "deep" / ".hidden.png").write_text("")
+        save(tmp_path / "deep" / ".thumbs" / "small.png", np.zeros((8, 8)))
         arguments = "predict", world / "softmax.daedl", tmp_path / "deep", tmp_path / "deep/2.png"
         result = call(*arguments)
         assert result.exit_code == 0, result.output

@@ -227,11 +227,11 @@ class Cell:
         """How well they are told from their corruptions: each, and the mean over those of a severity."""
         inside, _ = self.predict(test)
         for group, names in corrupted_sets(family).items():
-            found = {
-                name: tasks.ood_detection(inside, self.predict(name)[0], "shift") for name in names
-            }
-            yield from found.items()
-            yield group, tasks.averaged(list(found.values()))
+            found = []
+            for name in names:
+                found.append(tasks.ood_detection(inside, self.predict(name)[0], "shift"))
+                yield name, found[-1]
+            yield group, tasks.averaged(found)
 
 
 def fast(network: torch.nn.Module) -> None:

@@ -1,10 +1,12 @@
 """How long an experiment takes on this machine: a few steps are timed, the rest is counting."""
 
 import time
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from daedl.bench import moons as two_moons
 from daedl.bench.cell import fast
 from daedl.bench.spec import Catalogue, Experiment, Protocol, training_keys
 from daedl.classifier import Classifier
@@ -33,6 +35,15 @@ def epochs(catalogue: Catalogue, experiment: Experiment, protocol: Protocol) -> 
         most = [protocol.training["max_epochs"] if each is None else each for each in lengths]
         found |= dict.fromkeys(training_keys(protocol, method, 0), sum(most))
     return sum(found.values())
+
+
+def moons() -> float:
+    """Seconds of one seed of the two moons, at most: as many times an epoch as it has."""
+    settings = two_moons.Settings()
+    one = replace(settings, training=replace(settings.training, max_epochs=1))
+    started = time.perf_counter()
+    two_moons.run(settings=one)
+    return settings.training.max_epochs * (time.perf_counter() - started)
 
 
 def _step(protocol: Protocol, method: Method, size: int) -> float:

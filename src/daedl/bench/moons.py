@@ -50,7 +50,8 @@ class Settings:
 
     def key(self) -> str:
         """What identifies figures measured with these settings."""
-        return digest(asdict(self))
+        compared = [[method.name, method.arguments()] for method in self.plan()]
+        return digest([asdict(self), compared, OOD_CENTER, OOD_DEVIATION, OOD_SAMPLES, FAR])
 
     def plan(self) -> dict[Method, Training]:
         """The three panels of the figure, all trained alike."""

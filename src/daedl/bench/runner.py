@@ -9,12 +9,12 @@ from daedl.bench import figures, moons, rows
 from daedl.bench.cell import Cell, Load
 from daedl.bench.data import corrupted_sets
 from daedl.bench.rows import Measured, Row
-from daedl.bench.spec import Catalogue, Experiment, cell_key
+from daedl.bench.spec import Catalogue, Experiment, cell_key, training_keys
 from daedl.bench.store import Store
 from daedl.bench.trained import SILENT, Progress
 from daedl.storage import write_atomically
 
-Found = dict[str, list[Measured]]  # by the name of the data set
+Found = Iterable[tuple[str, list[Measured]]]  # with the name of the data set
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,18 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{self.where}: {type(self.error).__name__}: {self.error}"
+
+
+class Failures(list[Failure]):
+    """All of a run; each is told as it comes, because the end may be hours away."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def add(self, where: str, error: Exception) -> None:
+        """Keep it without its traceback, which would hold on to a cell's tensors."""
+        self.append(Failure(where, error.with_traceback(None)))
+        self._progress.fails(str(self[-1]))
 
 
 def run(
@@ -43,8 +55,9 @@ def run(
     """Measure what `results` doesn't hold yet; what fails doesn't stop the rest.
 
     A second identical run costs nothing; one with more unknown sets predicts these alone. A data set
-    that can't be had is left out, and known before anything is trained; without the known test images,
-    which all others are compared with, nothing is.
+    that can't be had is left out, and told before anything is trained; without the known test images,
+    which all others are compared with, nothing is. Without the training images all goes on that was
+    trained before.
     """
     rows.commit()  # that of the code which is running, whatever is committed meanwhile
     experiment = catalogue.experiment(name)
@@ -60,24 +73,33 @@ def run(
         for label, method in labels.items()
         if (missing := _missing(experiment, label, cell_key(chosen, method, seed), done))
     ]
-    wanted = dict.fromkeys(unit for *_, missing in todo for unit in missing)
-    failures = list(_unobtainable(wanted, load))
-    for failure in failures:
-        progress.starts(f"left out, as it can't be had: {failure.where}")
-    lost = {failure.where for failure in failures}
+    failures = Failures(progress)
+    lost = set()
+    for unit in dict.fromkeys(unit for *_, missing in todo for unit in missing):
+        if error := _unobtainable(unit, load):
+            failures.add(unit, error)
+            lost.add(unit)
     if experiment.test in lost:
         return failures
-    for label, method, seed, missing in todo:
-        units = [unit for unit in missing if unit not in lost]
-        if not units:
-            continue
+    todo = [
+        (label, method, seed, units)
+        for label, method, seed, missing in todo
+        if (units := [unit for unit in missing if unit not in lost])
+    ]
+    trained = [
+        all(map(store.has, training_keys(chosen, method, seed))) for _, method, seed, _ in todo
+    ]
+    if not all(trained) and (error := _unobtainable(chosen.data, load, "train")):
+        failures.add(f"training images of {chosen.data}", error)
+        todo = [each for each, has_network in zip(todo, trained, strict=True) if has_network]
+    for label, method, seed, units in todo:
         where = f"{label}, seed {seed}"
         progress.starts(f"{experiment.name} · {chosen.name} · {where}")
         cell = Cell(chosen, method, seed, load, store, progress)
         try:
             cell.prepare()
         except Exception as error:
-            failures.append(Failure(where, error))
+            failures.add(where, error)
             continue
         # Another run may have measured some of it, while this one waited for its network.
         done = _done(rows.load(results)) if results.exists() else set()
@@ -85,9 +107,11 @@ def run(
             if (cell.key, label, _last(unit)) in done:
                 continue
             try:
-                rows.append(results, list(measure(experiment, label, cell, unit)))
+                for data, found in measure(experiment, label, cell, unit):
+                    if (cell.key, label, data) not in done:
+                        rows.append(results, found)
             except Exception as error:
-                failures.append(Failure(f"{where}, {unit}", error))
+                failures.add(f"{where}, {unit}", error)
     return failures
 
 
@@ -112,7 +136,7 @@ def _run_moons(
             "methods in one way: leave them out"
         )
     held = {(row.spec, row.seed) for row in rows.load(results)} if results.exists() else set()
-    spec, failures = moons.Settings().key(), []
+    spec, failures = moons.Settings().key(), Failures(progress)
     picture = results.with_suffix(".png")
     drawn = picture.exists() and spec in {each for each, _ in held}
     for seed in dict.fromkeys(seeds):
@@ -126,11 +150,12 @@ def _run_moons(
             if (spec, seed) not in held:
                 rows.append(results, found.rows())
         except Exception as error:
-            failures.append(Failure(f"seed {seed}", error))
+            failures.add(f"seed {seed}", error)
     measured = [row for row in rows.load(results) if row.spec == spec] if results.exists() else []
     claims = moons.checks(measured) if measured else {}
-    unmet = [claim for claim, holds in claims.items() if not holds]
-    return failures + [Failure(claim, ValueError("not borne out by the rows")) for claim in unmet]
+    for claim in (claim for claim, holds in claims.items() if not holds):
+        failures.add(claim, ValueError("not borne out by the rows"))
+    return failures
 
 
 def _last(unit: str) -> str:
@@ -139,30 +164,35 @@ def _last(unit: str) -> str:
     return list(groups)[-1] if groups else unit
 
 
-def _unobtainable(units: Iterable[str], load: Load) -> Iterator[Failure]:
-    """Those that can't be loaded, each with the reason."""
-    for unit in units:
-        groups = list(corrupted_sets(unit).values())
-        try:
-            for name in groups[0] if groups else [unit]:
-                load(name, "test")
-        except Exception as error:
-            yield Failure(unit, error)
+def _unobtainable(unit: str, load: Load, split: str = "test") -> Exception | None:
+    """Why its images can't be loaded, or None."""
+    groups = list(corrupted_sets(unit).values())
+    try:
+        for name in groups[0] if groups else [unit]:
+            load(name, split)
+    except Exception as error:
+        return error
+    return None
 
 
-def measure(experiment: Experiment, label: str, cell: Cell, unit: str) -> Iterator[Row]:
-    """The rows of one unit of an experiment, see `Experiment.units`; `label` names the method."""
+def measure(
+    experiment: Experiment, label: str, cell: Cell, unit: str
+) -> Iterator[tuple[str, list[Row]]]:
+    """The rows of one unit of an experiment, see `Experiment.units`, data set by data set.
+
+    They come as they are measured; `label` names the method.
+    """
     started = time.perf_counter()
-    found: Found
+    for data, found in _found(experiment, cell, unit):
+        seconds = time.perf_counter() - started
+        circumstances = {"experiment": experiment.name, "label": label, "data": data}
+        yield data, [cell.row(each, seconds=seconds, **circumstances) for each in found]
+        started = time.perf_counter()
+
+
+def _found(experiment: Experiment, cell: Cell, unit: str) -> Found:
     if unit == experiment.test:
-        found = {unit: cell.classification(unit)}
-    elif unit == experiment.shift:
-        found = dict(cell.shift_detection(experiment.test, unit))
-    else:
-        found = {unit: cell.ood_detection(experiment.test, unit)}
-    seconds = time.perf_counter() - started
-    for data, all_of_it in found.items():
-        for measured in all_of_it:
-            yield cell.row(
-                measured, experiment=experiment.name, label=label, data=data, seconds=seconds
-            )
+        return [(unit, cell.classification(unit))]
+    if unit == experiment.shift:
+        return cell.shift_detection(experiment.test, unit)
+    return [(unit, cell.ood_detection(experiment.test, unit))]

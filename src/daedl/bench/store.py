@@ -17,10 +17,14 @@ from daedl.training import Epoch, History
 
 
 class Store:
-    """A folder with a subfolder for each trained network; every file is whole or absent."""
+    """A folder with a subfolder for each trained network; every file is whole or absent.
 
-    def __init__(self, folder: Path) -> None:
-        require_folder(folder, "choose another folder for the cache")
+    It is made, and tried whether it can be written to, unless it is only for `reading`.
+    """
+
+    def __init__(self, folder: Path, reading: bool = False) -> None:
+        if not reading:
+            require_folder(folder, "choose another folder for the cache")
         self.folder = folder
 
     def _place(self, key: str) -> Path:

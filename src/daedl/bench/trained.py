@@ -54,6 +54,11 @@ class Progress:
         if self.show:
             self.console.print(f"[bold]{title}[/bold]")
 
+    def fails(self, what: str) -> None:
+        """Something failed, and the rest goes on."""
+        if self.show:
+            self.console.print(f"failed: {what}", style="red", markup=False)
+
     def ends(self, trained: Trained) -> None:
         """A method's training is done."""
         if self.show:

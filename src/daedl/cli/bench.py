@@ -38,6 +38,8 @@ def list_experiments(
     with using_threads(threads), console.status("timing a few training steps"):
         for each in catalogue.experiments.values():
             times = []
+            if each.kind == "moons" and not plain:
+                times.append(estimate.told(estimate.moons()))
             for short, protocol in each.protocols.items():
                 if plain:
                     times.append(short)
@@ -80,22 +82,29 @@ def run_experiment(
     keep_freed_memory()
     with told_errors(OSError, ValueError), using_threads(threads):
         chosen, catalogue = _seeds(seeds), spec.catalogue()
-        catalogue.experiment(name)  # before folders are made for it
+        labels = [each.strip() for each in methods.split(",")] if methods else None
+        # Before folders are made for it.
+        experiment = catalogue.experiment(name)
+        if protocol is not None:
+            experiment.protocol(protocol)
+        for label in labels or ():
+            catalogue.method(label)
+        rows = results / f"{name}.jsonl"
         require_folder(results, "choose another with --results")
         failures = runner.run(
             catalogue,
             name,
             load=partial(datasets.load, root=data),
             store=Store((cache or datasets.data_root(data) / "runs").expanduser()),
-            results=results / f"{name}.jsonl",
+            results=rows,
             protocol=protocol,
-            methods=[each.strip() for each in methods.split(",")] if methods else None,
+            methods=labels,
             seeds=chosen,
             progress=Progress(),
         )
     for failure in failures:
         typer.secho(f"failed: {failure}", fg="red", err=True)
-    typer.echo(f"rows are in {results / f'{name}.jsonl'}")
+    typer.echo(f"rows are in {rows}" if rows.exists() else "nothing was measured")
     if failures:
         raise typer.Exit(1)
 

@@ -120,9 +120,11 @@ def told_warnings() -> Iterator[None]:
     """Tell warnings about data in a line each, without the place in the code that they come from."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
-        yield
-    for warning in caught:
-        typer.secho(f"Warning: {warning.message}", fg="yellow", err=True)
+        try:
+            yield
+        finally:  # an error may be due to what was warned of
+            for warning in caught:
+                typer.secho(f"Warning: {warning.message}", fg="yellow", err=True)
 
 
 def _named(source: str, split: str, root: Path | None) -> ImageSet:

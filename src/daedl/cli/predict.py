@@ -10,7 +10,7 @@ from rich.table import Table
 from torch import Tensor
 
 from daedl.bench.data import read_images
-from daedl.bench.data.folder import SUFFIXES
+from daedl.bench.data.folder import SUFFIXES, seen
 from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
 from daedl.cli.common import Threads, told_errors, using_threads
@@ -71,8 +71,8 @@ def _expanded(sources: Sequence[str]) -> tuple[list[Path], list[str]]:
 def _below(folder: Path) -> list[Path]:
     return sorted(
         each
-        for each in folder.rglob("*")
-        if each.suffix.lower() in SUFFIXES and each.name[0] != "." and each.is_file()
+        for each in seen(folder.rglob("*"), folder)
+        if each.suffix.lower() in SUFFIXES and each.is_file()
     )
 
 

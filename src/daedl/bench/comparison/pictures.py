@@ -127,12 +127,7 @@ def _cached(
 ) -> tuple[int, dict[str, Cell]]:
     """The seed with the most trained networks in the cache, and its cells by method."""
     seeds = sorted({seed for key, seed in measured.rows if key.protocol == protocol.name})
-    if not cache.is_dir():
-        return seeds[0], {}
-    try:
-        store = Store(cache)
-    except OSError:  # it can't be written to, and tables need no cache
-        return seeds[0], {}
+    store = Store(cache, reading=True)
     methods = {label: measured.catalogue.method(label, protocol) for label in experiment.drawn}
     cells = {
         seed: {label: Cell(protocol, each, seed, load, store) for label, each in methods.items()}

@@ -80,7 +80,7 @@ def read_images(
 
 
 def _classes(folder: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    found = sorted(each.name for each in _seen(folder.iterdir(), folder) if each.is_dir())
+    found = sorted(each.name for each in seen(folder.iterdir(), folder) if each.is_dir())
     if not found:
         raise ValueError(
             f"{folder} has no subfolder; expected one for each class, named after it, with its images: "
@@ -102,7 +102,7 @@ def _tell_strays(folder: Path, names: Sequence[str]) -> None:
     strays = [
         file
         for place in places
-        for file in _seen(place.iterdir(), place)
+        for file in seen(place.iterdir(), place)
         if file.suffix.lower() in SUFFIXES
     ]
     if strays:
@@ -115,10 +115,10 @@ def _tell_strays(folder: Path, names: Sequence[str]) -> None:
 
 
 def _deeper(folder: Path) -> list[Path]:
-    return [each for each in _seen(folder.rglob("*"), folder) if each.is_dir()]
+    return [each for each in seen(folder.rglob("*"), folder) if each.is_dir()]
 
 
-def _seen(candidates: Iterable[Path], folder: Path) -> list[Path]:
+def seen(candidates: Iterable[Path], folder: Path) -> list[Path]:
     """Those that neither are hidden nor lie in a hidden subfolder of `folder`."""
     return [
         each
@@ -128,7 +128,7 @@ def _seen(candidates: Iterable[Path], folder: Path) -> list[Path]:
 
 
 def _files(candidates: Iterable[Path], folder: Path) -> list[Path]:
-    files = sorted(each for each in _seen(candidates, folder) if each.is_file())
+    files = sorted(each for each in seen(candidates, folder) if each.is_file())
     images = [each for each in files if each.suffix.lower() in SUFFIXES]
     if not images:
         raise ValueError(
