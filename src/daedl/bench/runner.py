@@ -4,14 +4,16 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from daedl.bench import figures, moons, rows
 from daedl.bench.cell import Cell, Load
 from daedl.bench.data import corrupted_sets
 from daedl.bench.rows import Measured, Row
-from daedl.bench.spec import Catalogue, Experiment, cell_key, training_keys
+from daedl.bench.spec import Catalogue, Experiment, Protocol, cell_key, training_keys
 from daedl.bench.store import Store
 from daedl.bench.trained import SILENT, Progress
+from daedl.methods import Method
 from daedl.storage import write_atomically
 
 Found = Iterable[tuple[str, list[Measured]]]  # with the name of the data set
@@ -38,6 +40,15 @@ class Failures(list[Failure]):
         """Keep it without its traceback, which would hold on to a cell's tensors."""
         self.append(Failure(where, error.with_traceback(None)))
         self._progress.fails(str(self[-1]))
+
+
+class Todo(NamedTuple):
+    """A cell, and which units of the experiment it has no rows of."""
+
+    label: str
+    method: Method
+    seed: int
+    units: list[str]
 
 
 def run(
@@ -68,31 +79,13 @@ def run(
     held = rows.load(results) if results.exists() else []
     done = _done(held)
     todo = [
-        (label, method, seed, missing)
+        Todo(label, method, seed, missing)
         for seed in dict.fromkeys(seeds)
         for label, method in labels.items()
         if (missing := _missing(experiment, label, cell_key(chosen, method, seed), done))
     ]
     failures = Failures(progress)
-    lost = set()
-    for unit in dict.fromkeys(unit for *_, missing in todo for unit in missing):
-        if error := _unobtainable(unit, load):
-            failures.add(unit, error)
-            lost.add(unit)
-    if experiment.test in lost:
-        return failures
-    todo = [
-        (label, method, seed, units)
-        for label, method, seed, missing in todo
-        if (units := [unit for unit in missing if unit not in lost])
-    ]
-    trained = [
-        all(map(store.has, training_keys(chosen, method, seed))) for _, method, seed, _ in todo
-    ]
-    if not all(trained) and (error := _unobtainable(chosen.data, load, "train")):
-        failures.add(f"training images of {chosen.data}", error)
-        todo = [each for each, has_network in zip(todo, trained, strict=True) if has_network]
-    for label, method, seed, units in todo:
+    for label, method, seed, units in _obtainable(todo, experiment, chosen, load, store, failures):
         where = f"{label}, seed {seed}"
         progress.starts(f"{experiment.name} · {chosen.name} · {where}")
         cell = Cell(chosen, method, seed, load, store, progress)
@@ -162,6 +155,38 @@ def _last(unit: str) -> str:
     """The data set whose rows are the last of `unit`: once they are there, all are."""
     groups = corrupted_sets(unit)
     return list(groups)[-1] if groups else unit
+
+
+def _obtainable(
+    todo: list[Todo],
+    experiment: Experiment,
+    protocol: Protocol,
+    load: Load,
+    store: Store,
+    failures: Failures,
+) -> list[Todo]:
+    """What can be done with the data that can be had; `failures` gets what can't."""
+    lost = set()
+    for unit in dict.fromkeys(unit for each in todo for unit in each.units):
+        if error := _unobtainable(unit, load):
+            failures.add(unit, error)
+            lost.add(unit)
+    if experiment.test in lost:
+        return []
+    wanted = [
+        each._replace(units=units)
+        for each in todo
+        if (units := [unit for unit in each.units if unit not in lost])
+    ]
+    trained = [
+        each
+        for each in wanted
+        if all(map(store.has, training_keys(protocol, each.method, each.seed)))
+    ]
+    if wanted != trained and (error := _unobtainable(protocol.data, load, "train")):
+        failures.add(f"training images of {protocol.data}", error)
+        return trained
+    return wanted
 
 
 def _unobtainable(unit: str, load: Load, split: str = "test") -> Exception | None:
