@@ -28,8 +28,8 @@ afterwards. If its accuracy on the validation images stays below 99%, which soft
 trained again at a quarter of the learning rate, and the rate with the lower validation loss becomes the
 method's, in `rates` of the protocol. That loss is the method's own, so it compares rates, not methods.
 
-`check` asks the networks of candidates, which `choose` trained, what the experiments ask: figures on test
-images and unknown ones. They tell what a choice is worth, and choose nothing.
+`check` asks candidates what the experiments ask: figures on test images and unknown ones. They tell what a
+choice is worth, and choose nothing. Networks that `choose` didn't train are trained now.
 """
 
 import argparse
@@ -37,6 +37,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -207,17 +208,19 @@ def rates(cache: Path, root: Path | None, labels: list[str]) -> None:
                 break
 
 
-def check(cache: Path, root: Path | None, only: str) -> None:
-    """Measure on test and unknown images what was trained to choose, and append the rows."""
+def check(cache: Path, root: Path | None, seeds: list[int], only: str) -> None:
+    """Measure candidates on test and unknown images, and append the rows."""
     held = (
         {(row.spec, row.data) for row in rows.load(CHECKS_PATH)} if CHECKS_PATH.exists() else set()
     )
     load, specs = partial(data.load, root=root), catalogue()
     experiments = [specs.experiment(name) for name in ("mnist-ood", "mnist-shift")]
-    for protocol in candidates():
-        cell = Cell(protocol, specs.method("daedl"), SEEDS[0], load, Store(cache))
-        if only not in protocol.name or not cell.trained:
+    progress = Progress()
+    for protocol, seed in product(candidates(), seeds):
+        if only not in protocol.name:
             continue
+        progress.starts(f"{protocol.name} · seed {seed}")
+        cell = Cell(protocol, specs.method("daedl"), seed, load, Store(cache), progress)
         for experiment, unit in ((each, unit) for each in experiments for unit in each.units):
             if (cell.key, unit) not in held:
                 for _, found in measure(experiment, "daedl", cell, unit):
@@ -232,7 +235,7 @@ def main() -> int:
     parser.add_argument("what", choices=("choose", "unknown", "rates", "check"))
     parser.add_argument("--data", type=Path)
     parser.add_argument("--cache", type=Path, default=Path("runs"))
-    parser.add_argument("--seeds", help="for `choose` and `unknown`, with commas between")
+    parser.add_argument("--seeds", help="not for `rates`; with commas between")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="", help="candidates whose name holds this")
     parser.add_argument("--methods", default="edl", help="for `rates`, with commas between")
@@ -248,7 +251,7 @@ def main() -> int:
         case "rates":
             rates(options.cache, options.data, options.methods.split(","))
         case _:
-            check(options.cache, options.data, options.only)
+            check(options.cache, options.data, seeds or [SEEDS[0]], options.only)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Tables of the README, a guide and the findings, from rows.
+"""Tables of the README, two guides and the findings, from rows.
 
     python benchmarks/pages.py    writes each into its page
 
@@ -8,8 +8,10 @@ and rows, so that none can fall behind.
 
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from statistics import fmean
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -167,14 +169,14 @@ def prevalence(found: Measurements) -> list[str]:
 def quick_and_paper(found: Measurements) -> list[str]:
     """DAEDL under all protocols, and under candidates of `quick` that were asked what the experiments ask."""
     names = {
-        f"one cycle, 8 epochs, batch 32, rate {rate}": f"up to {rate}, seed 100"
+        f"one cycle, 8 epochs, batch 32, rate {rate}": f"up to {rate}"
         for rate in ("0.004", "0.002", "0.001")
     }
-    values = {
-        (row.protocol, row.data, row.task, row.metric, row.score): row.value or 0.0
-        for row in found.found
-        if row.protocol in names and row.data != "validation"
-    }
+    values = defaultdict(list)
+    for row in found.found:
+        if row.protocol in names and row.data != "validation":
+            key = row.protocol, row.data, row.task, row.metric, row.score
+            values[key].append(row.value or 0.0)
     questions = [
         ACCURACY,
         KMNIST,
@@ -186,7 +188,7 @@ def quick_and_paper(found: Measurements) -> list[str]:
     lines = []
     for each in questions:
         cells = [
-            " / ".join(f"{100 * values[name, *each[1:4], score]:.2f}" for score in each.scores)
+            " / ".join(text(Summary.of(values[name, *each[1:4], score])) for score in each.scores)
             for name in names
         ]
         brief, quick, paper_ = (
@@ -197,7 +199,62 @@ def quick_and_paper(found: Measurements) -> list[str]:
         f"{titles.short(name, 'mnist')}, {seeds(_count(found, name, 'daedl'))}"
         for name in (BRIEF, QUICK, PAPER)
     )
-    return _table(["", brief, *names.values(), quick, paper_], lines)
+    heads = [
+        f"{short}, {seeds(len(values[name, *ACCURACY[1:4], 'labels']))}"
+        for name, short in names.items()
+    ]
+    return _table(["", brief, *heads, quick, paper_], lines)
+
+
+def candidates(found: Measurements) -> list[str]:
+    """What was compared to choose `quick`, by figures on validation images; the lowest loss first."""
+    lines = [
+        ([_recipe(name, found)], figures)
+        for (name, _), figures in sorted(
+            _on_validation_images(found).items(), key=lambda line: fmean(line[1]["validation"])
+        )
+        if name.startswith("one cycle")
+    ]
+    return _validated(["candidate"], lines)
+
+
+def unknown_digits(found: Measurements) -> list[str]:
+    """AUROC of candidates for `quick` against digits left out of training; the highest mean first."""
+    values: dict[str, dict[str, dict[str, float]]] = {}
+    for row in found.found:
+        if row.data.startswith("digits ") and row.metric == "auroc" and row.score in BOTH:
+            sets = values.setdefault(row.protocol, {})
+            sets.setdefault(row.data, {})[row.score] = row.value or 0.0
+    # Those that all candidates were asked about.
+    asked = sorted(set.intersection(*map(set, values.values())))
+    means = {
+        name: fmean(value for each in asked for value in sets[each].values())
+        for name, sets in values.items()
+    }
+    lines = [
+        [
+            _recipe(name, found),
+            *(
+                " / ".join(f"{100 * values[name][each][score]:.2f}" for score in BOTH)
+                for each in asked
+            ),
+            f"{100 * means[name]:.2f}",
+        ]
+        for name in sorted(means, key=lambda name: -means[name])
+    ]
+    return _table(["candidate", *asked, "mean"], lines)
+
+
+def rates(found: Measurements) -> list[str]:
+    """Rates at which methods were tried under `brief`, by figures on validation images."""
+    values = _on_validation_images(found)
+    lines = [
+        ([titles.method(label), rate], values[name, label])
+        for label in found.catalogue.methods
+        for rate in ("0.004", "0.001")
+        if (name := f"brief, rate {rate}", label) in values
+    ]
+    return _validated(["", "rate"], lines)
 
 
 TABLES: Mapping[str, Callable[[Measurements], list[str]]] = MappingProxyType(
@@ -208,9 +265,17 @@ TABLES: Mapping[str, Callable[[Measurements], list[str]]] = MappingProxyType(
         "wrapped": wrapped,
         "prevalence": prevalence,
         "quick-and-paper": quick_and_paper,
+        "candidates": candidates,
+        "unknown-digits": unknown_digits,
+        "rates": rates,
     }
 )
-PAGES = (ROOT / "README.md", ROOT / "docs" / "say_i_dont_know.md", RESULTS / "findings.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "experiments.md",
+    ROOT / "docs" / "say_i_dont_know.md",
+    RESULTS / "findings.md",
+)
 
 
 def written(page: str, found: Measurements) -> str:
@@ -227,6 +292,55 @@ def _table(heads: list[str], lines: Iterable[list[str]]) -> list[str]:
     marks = ["---"] * len(heads)
     first, *rest = (f"| {' | '.join(cells)} |" for cells in (heads, *lines))
     return [first.replace("|  |", "| |", 1), f"|{'|'.join(marks)}|", *rest]
+
+
+def _recipe(name: str, found: Measurements) -> str:
+    """The name of a candidate, after that of the protocol which it became."""
+    recipe = "one cycle, {max_epochs} epochs, batch {batch_size}, rate {learning_rate:g}"
+    became = (
+        f"`{titles.short(protocol, 'mnist')}`: "
+        for protocol in (QUICK, BRIEF)
+        if recipe.format(**found.catalogue.protocols[protocol].training) == name
+    )
+    return next(became, "") + name
+
+
+def _on_validation_images(found: Measurements) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """Values over the seeds of what was trained to choose, by recipe and method, then by metric."""
+    values: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in found.found:
+        if row.data == "validation":
+            figures = values.setdefault((row.protocol, row.method), {})
+            figures.setdefault(row.metric, []).append(row.value or 0.0)
+    return values
+
+
+def _validated(
+    heads: list[str], lines: list[tuple[list[str], dict[str, list[float]]]]
+) -> list[str]:
+    """Means over seeds, without what no line has."""
+    columns = {
+        "validation": ("validation loss", "{:.5f}"),
+        "accuracy": ("accuracy", "{:.2%}"),
+        "brier": ("Brier", "{:.4f}"),
+        "nll": ("NLL", "{:.4f}"),
+        "seconds": ("seconds", "{:.0f}"),
+    }
+    shown = [metric for metric in columns if any(metric in each for _, each in lines)]
+    return _table(
+        [*heads, *(columns[metric][0] for metric in shown), "seeds"],
+        (
+            [
+                *name,
+                *(
+                    columns[metric][1].format(fmean(figures[metric])) if metric in figures else DASH
+                    for metric in shown
+                ),
+                str(len(figures["validation"])),
+            ]
+            for name, figures in lines
+        ),
+    )
 
 
 def _count(found: Measurements, protocol: str, label: str) -> int:
