@@ -230,7 +230,7 @@ def check(cache: Path, root: Path | None, seeds: list[int], only: str) -> None:
 
 
 def main() -> int:
-    """Choose, try rates, or check."""
+    """Choose, ask about unknown digits, try rates, or check."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", choices=("choose", "unknown", "rates", "check"))
     parser.add_argument("--data", type=Path)

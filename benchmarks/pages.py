@@ -249,10 +249,10 @@ def rates(found: Measurements) -> list[str]:
     """Rates at which methods were tried under `brief`, by figures on validation images."""
     values = _on_validation_images(found)
     lines = [
-        ([titles.method(label), rate], values[name, label])
+        ([titles.method(label), rate], figures)
         for label in found.catalogue.methods
         for rate in ("0.004", "0.001")
-        if (name := f"brief, rate {rate}", label) in values
+        if (figures := values.get((f"brief, rate {rate}", label)))
     ]
     return _validated(["", "rate"], lines)
 
