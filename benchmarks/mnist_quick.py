@@ -17,11 +17,11 @@ Brier score and NLL see what the density costs known images, not what it is good
 
 `unknown` asks, of training images alone, what `mnist-quick` is for: how well are unknown images told from
 known ones? It was added because figures on test images (`check`) say that 4e-3 tells uniform noise less
-well than lower rates do; they have no part in its answer. Three digits are left out of training and validation; the others' validation
-images are known, all training images of the three are unknown. Asked are the four candidates whose
-losses differ by less than seeds do. The rule, fixed before any of them was trained: the highest AUROC, as
-mean over three triples of digits, each with a seed of its own, and over the aleatoric and the epistemic
-score. By it, too, the rate 4e-3 with batches of 32 leads.
+well than lower rates do; they have no part in its answer. Three digits are left out of training and
+validation; the others' validation images are known, all training images of the three are unknown. Asked
+are the four candidates whose losses differ by less than seeds do. The rule, fixed before any of them was
+trained: the highest AUROC, as mean over three triples of digits, each with a seed of its own, and over the
+aleatoric and the epistemic score. By it, too, the rate 4e-3 with batches of 32 leads.
 
 `rates` trains each method under the `mnist-brief` protocol, with seed 0, whose network the experiments use
 afterwards. If its accuracy on the validation images stays below 99%, which softmax and DAEDL pass, it is
