@@ -50,6 +50,15 @@ daedl-loo = { name = "daedl", leave_one_out = true }
 exp = { name = "edl+" }
 "exp+de+sn" = { name = "daedl" }
 
+[experiment.two-moons]
+title = "moons"
+kind = "moons"
+methods = ["softmax", "daedl"]
+settings.samples = 10
+settings.noise = 0.1
+settings.hidden = [4]
+settings.training = { max_epochs = 1, batch_size = 5, patience = 1 }
+
 [experiment.mnist-ood]
 title = "OOD"
 protocols = { quick = "mnist-quick", paper = "mnist-paper" }
@@ -155,7 +164,9 @@ class TestMeasurements:
     def test_moons_of_other_settings_are_left_out(self):
         moons = {"experiment": "two-moons", "protocol": ""}
         figure = partial(row, "daedl", "far", "uncertainty", "aleatoric", "mean", **moons)
-        measurements = found(figure(0.9, spec=Settings().key()), figure(0.1, seed=1, spec="old"))
+        measurements = found(
+            figure(0.9, spec=Settings.of(CATALOGUE).key()), figure(0.1, seed=1, spec="old")
+        )
         assert measurements.moons["daedl", "far"] == Summary.of([0.9])
         assert measurements.stale == 1
 

@@ -10,12 +10,15 @@ from daedl.bench import data as datasets
 from daedl.bench import moons, rows, runner, spec
 from daedl.bench.store import Store
 from daedl.bench.trained import Training
+from daedl.methods import Softmax
 from daedl.prediction import Prediction
+
+SHIPPED = moons.Settings.of(spec.catalogue())
 
 
 @pytest.fixture(scope="module")
 def result() -> moons.Result:
-    settings = replace(moons.Settings(), training=Training(30, batch_size=64, patience=30))
+    settings = replace(SHIPPED, training=Training(30, batch_size=64, patience=30))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -65,12 +68,12 @@ def test_the_plane_has_rows_along_y(result: moons.Result) -> None:
 
 
 def test_the_parts_are_different_points() -> None:
-    data = moons.load(0, moons.Settings())
+    data = moons.load(0, SHIPPED)
     parts = [data.train[0], data.val[0], data.test[0]]
     assert [len(part) for part in parts] == [1000, 500, 500]
     assert len(torch.cat(parts).unique(dim=0)) == 2000
-    assert torch.equal(moons.load(0, moons.Settings()).train[0], data.train[0])
-    assert not torch.equal(moons.load(1, moons.Settings()).train[0], data.train[0])
+    assert torch.equal(moons.load(0, SHIPPED).train[0], data.train[0])
+    assert not torch.equal(moons.load(1, SHIPPED).train[0], data.train[0])
 
 
 def test_the_check_tells_what_the_figure_claims(result: moons.Result) -> None:
@@ -94,7 +97,7 @@ def test_two_moons_run_as_an_experiment(
     """A seed that is there costs nothing, and figures that don't bear the claims out are told."""
     asked = []
 
-    def trained_before(seed: int, **_: object) -> moons.Result:
+    def trained_before(seed: int, *_: object) -> moons.Result:
         asked.append(seed)
         return result
 
@@ -102,7 +105,7 @@ def test_two_moons_run_as_an_experiment(
     path = tmp_path / "two-moons.jsonl"
     store = Store(tmp_path / "cache")
     arguments = {"load": datasets.load, "store": store, "results": path, "seeds": [1]}
-    key = moons.Settings().key()
+    key = SHIPPED.key()
     ours = [replace(row, spec=key) for row in result.rows()]
     rows.save(path, ours)
     assert runner.run(spec.catalogue(), "two-moons", **arguments) == []
@@ -119,4 +122,32 @@ def test_two_moons_run_as_an_experiment(
 
 
 def test_the_key_tells_settings_apart() -> None:
-    assert moons.Settings().key() != moons.Settings(noise=0.2).key()
+    bare = replace(SHIPPED.methods[-1], spectral=None)
+    others = (
+        replace(SHIPPED, noise=0.2),
+        replace(SHIPPED, training=Training(30, batch_size=64, patience=20)),
+        replace(SHIPPED, methods=SHIPPED.methods[:2]),
+        replace(SHIPPED, methods=(*SHIPPED.methods[:2], bare)),
+    )
+    assert len({SHIPPED.key(), *(each.key() for each in others)}) == 5
+
+
+def test_settings_are_those_of_the_experiments_file() -> None:
+    found = moons.Settings.of(
+        spec.catalogue(
+            """
+            protocol = {}
+            method.plain = { name = "softmax" }
+            [experiment.two-moons]
+            title = "moons"
+            kind = "moons"
+            methods = ["plain"]
+            settings.samples = 10
+            settings.noise = 0.3
+            settings.hidden = [4]
+            settings.training = { max_epochs = 1, batch_size = 5, patience = 1 }
+            """
+        )
+    )
+    assert found == moons.Settings((Softmax(),), 10, 0.3, (4,), Training(1, 5, 1))
+    assert list(moons.run(0, found).trained) == ["softmax"]

@@ -8,6 +8,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from daedl.bench import digits, moons, report, rows, table
+from daedl.bench.spec import catalogue
 from daedl.bench.trained import Progress
 from daedl.storage import require_folder, write_atomically
 
@@ -27,7 +28,7 @@ def run(out: Path, seed: int = 0, quick: bool = False, console: Console | None =
     require_folder(out, "choose another with --out")  # found out before minutes are spent
     console = console or Console()
     progress = Progress(console)
-    on_moons = moons.run(seed, _shortened(moons.Settings(), quick), progress)
+    on_moons = moons.run(seed, _shortened(moons.Settings.of(catalogue()), quick), progress)
     on_digits = digits.run(seed, _shortened(digits.Settings(), quick), progress)
     found = on_digits.rows()
     shown = _tabulated(found, on_digits)

@@ -2,23 +2,23 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
 from sklearn.datasets import make_moons
 from torch import Tensor
 
-from daedl import methods
 from daedl.bench import tasks
 from daedl.bench.rows import Measured, Row, row
-from daedl.bench.spec import digest
+from daedl.bench.spec import Catalogue, digest
 from daedl.bench.trained import SILENT, Progress, Samples, Trained, Training, train_methods
 from daedl.methods import Method
 from daedl.networks import MLP
 from daedl.prediction import Prediction
-from daedl.spectral import SpectralNorm
 
+NAME = "two-moons"  # among the experiments
 # The plane that is drawn and the cluster of others: those of the SNGP tutorial (Liu et al., 2020),
 # whose two moons the paper takes up.
 X_RANGE, Y_RANGE = (-3.5, 3.5), (-2.5, 2.5)
@@ -31,33 +31,38 @@ CERTAIN, UNCERTAIN = 0.25, 0.9
 
 @dataclass(frozen=True)
 class Settings:
-    """Data, network and training.
+    """Data, network and training, as the experiments' file has them.
 
     Attributes:
+        methods: a panel of the figure each, all trained alike.
         samples: training points; half as many for validation, and for the test.
-        noise: standard deviation of the points about their moon (the SNGP tutorial's).
+        noise: standard deviation of the points about their moon.
         hidden: widths of the network's hidden layers.
-        coefficient: of DAEDL's spectral normalisation. At the paper's 1 the network can't bend
-            enough for these moons, as its validation accuracy shows; 3 is DDU's value.
-        training: 60 epochs, where every method's validation loss has levelled off.
     """
 
-    samples: int = 1000
-    noise: float = 0.1
-    hidden: tuple[int, ...] = (128, 128, 128)
-    coefficient: float = 3.0
-    training: Training = Training(max_epochs=60, batch_size=64, patience=20)  # noqa: RUF009 (frozen)
+    methods: tuple[Method, ...]
+    samples: int
+    noise: float
+    hidden: tuple[int, ...]
+    training: Training
+
+    @classmethod
+    def of(cls, catalogue: Catalogue) -> Self:
+        """Those of the two moons among the catalogue's experiments."""
+        experiment = catalogue.experiment(NAME)
+        settings = dict(experiment.settings)
+        return cls(
+            methods=tuple(catalogue.method(label) for label in experiment.methods),
+            hidden=tuple(settings.pop("hidden")),
+            training=Training(**settings.pop("training")),
+            **settings,
+        )
 
     def key(self) -> str:
         """What identifies figures measured with these settings."""
-        compared = [[method.name, method.arguments()] for method in self.plan()]
-        return digest([asdict(self), compared, OOD_CENTER, OOD_DEVIATION, OOD_SAMPLES, FAR])
-
-    def plan(self) -> dict[Method, Training]:
-        """The three panels of the figure, all trained alike."""
-        spectral = SpectralNorm(coefficient=self.coefficient)
-        three = (methods.Softmax(), methods.EDL(), methods.DAEDL(spectral=spectral))
-        return dict.fromkeys(three, self.training)
+        compared = [[method.name, method.arguments()] for method in self.methods]
+        drawn = OOD_CENTER, OOD_DEVIATION, OOD_SAMPLES, FAR
+        return digest([asdict(replace(self, methods=())), compared, *drawn])
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class Result:
             rows += [
                 row(
                     measured,
-                    experiment="two-moons",
+                    experiment=NAME,
                     method=name,
                     data=data,
                     seed=self.seed,
@@ -125,13 +130,12 @@ def load(seed: int, settings: Settings) -> Moons:
     return Moons(train, val, test, torch.tensor(drawn, dtype=torch.float32))
 
 
-def run(seed: int = 0, settings: Settings | None = None, progress: Progress = SILENT) -> Result:
-    """Train the three methods on points drawn with `seed`."""
-    settings = settings or Settings()
+def run(seed: int, settings: Settings, progress: Progress = SILENT) -> Result:
+    """Train the methods on points drawn with `seed`."""
     data = load(seed, settings)
     trained = train_methods(
-        "two-moons",
-        settings.plan(),
+        NAME,
+        dict.fromkeys(settings.methods, settings.training),
         lambda: MLP(2, 2, settings.hidden),
         data.train,
         data.val,

@@ -170,6 +170,7 @@ def _protocol(
         "moons": moons_result.settings,
         "moons_counts": [len(part[0]) for part in _parts(moons_result.data)],
         "moons_ood": moons.OOD_CENTER,
+        "moons_spectral": moons_result.trained["daedl"].classifier.method.spectral,
         "digits": settings,
         "digits_counts": [len(part[0]) for part in _parts(data)],
         "unknown_count": len(data.unknown[0]),

@@ -73,7 +73,8 @@ def run(
     rows.commit()  # that of the code which is running, whatever is committed meanwhile
     experiment = catalogue.experiment(name)
     if experiment.kind == "moons":
-        return _run_moons(results, seeds, progress, bool(methods or protocol))
+        settings = moons.Settings.of(catalogue)
+        return _run_moons(settings, results, seeds, progress, bool(methods or protocol))
     chosen = experiment.protocol(protocol)
     labels = {label: catalogue.method(label, chosen) for label in methods or experiment.methods}
     held = rows.load(results) if results.exists() else []
@@ -120,23 +121,27 @@ def _missing(
 
 
 def _run_moons(
-    results: Path, seeds: Iterable[int], progress: Progress, restricted: bool
+    settings: moons.Settings,
+    results: Path,
+    seeds: Iterable[int],
+    progress: Progress,
+    restricted: bool,
 ) -> list[Failure]:
-    """Rows of all three methods for each seed, and the figure of the first one beside them."""
+    """Rows of all methods for each seed, and the figure of the first one beside them."""
     if restricted:
         raise ValueError(
-            "methods or a protocol were chosen for two moons; expected neither, as it trains three "
+            "methods or a protocol were chosen for two moons; expected neither, as it trains its "
             "methods in one way: leave them out"
         )
     held = {(row.spec, row.seed) for row in rows.load(results)} if results.exists() else set()
-    spec, failures = moons.Settings().key(), Failures(progress)
+    spec, failures = settings.key(), Failures(progress)
     picture = results.with_suffix(".png")
     drawn = picture.exists() and spec in {each for each, _ in held}
     for seed in dict.fromkeys(seeds):
         if (spec, seed) in held and drawn:
             continue
         try:
-            found = moons.run(seed, progress=progress)
+            found = moons.run(seed, settings, progress)
             if not drawn:  # first, so that rows without a picture tell that it is missing
                 write_atomically(picture, figures.png(figures.moons_maps(found)))
                 drawn = True

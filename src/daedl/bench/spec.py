@@ -64,7 +64,8 @@ class Experiment:
         ood: unknown data sets.
         shift: family of corruptions of the known data, or "".
         pictures: methods whose curves a report draws, as all would hide each other; none means all.
-        kind: "images"; or "moons", which has points of its own and needs no more than a title.
+        kind: "images"; or "moons", which has points of its own: of the others only `methods` counts there.
+        settings: of the moons, see `moons.Settings`.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Experiment:
     shift: str = ""
     pictures: tuple[str, ...] = ()
     kind: Literal["images", "moons"] = "images"
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def drawn(self) -> tuple[str, ...]:

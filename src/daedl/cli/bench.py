@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from daedl.bench import comparison, estimate, runner, spec
+from daedl.bench import comparison, estimate, moons, runner, spec
 from daedl.bench import data as datasets
 from daedl.bench.store import Store
 from daedl.bench.trained import Progress
@@ -39,7 +39,7 @@ def list_experiments(
         for each in catalogue.experiments.values():
             times = []
             if each.kind == "moons" and not plain:
-                times.append(estimate.told(estimate.moons()))
+                times.append(estimate.told(estimate.moons(moons.Settings.of(catalogue))))
             for short, protocol in each.protocols.items():
                 if plain:
                     times.append(short)

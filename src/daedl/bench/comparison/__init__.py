@@ -11,6 +11,7 @@ page.py, and the templates             all of it -> Markdown and HTML
 
 from pathlib import Path
 
+from daedl.bench import moons
 from daedl.bench.cell import Load
 from daedl.bench.comparison import measured, page, pictures
 from daedl.bench.spec import Catalogue
@@ -30,16 +31,16 @@ def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: 
     found = measured.load(results, catalogue)
     out = out.absolute()
     require_folder(out, "choose another with --out")
-    findings, moons = results / "findings.md", results / f"{measured.MOONS}.png"
+    findings, figure = results / "findings.md", results / f"{moons.NAME}.png"
     content = page.gather(
         found,
         pictures.of_networks(found, cache, load),
         pictures.of_corruptions(found),
         findings.read_text("utf-8") if findings.exists() else "",
-        moons.read_bytes() if moons.exists() else None,
+        figure.read_bytes() if figure.exists() else None,
     )
     if content.moons_picture is not None:
-        write_atomically(out / moons.name, content.moons_picture)
+        write_atomically(out / figure.name, content.moons_picture)
     galleries = (*content.networks, *content.corruptions)
     shown = [picture for gallery in galleries for picture in gallery.pictures]
     for picture in (*shown, *(picture for _, picture in content.choices)):

@@ -14,7 +14,6 @@ from daedl.bench import moons, rows
 from daedl.bench.rows import Row
 from daedl.bench.spec import Catalogue, cell_key, mispaired_key
 
-MOONS = "two-moons"
 # Behind the label of a method whose images were given densities of others, by benchmarks/pairing.py.
 MISPAIRED = "-mispaired"
 
@@ -78,7 +77,7 @@ class Measurements:
     @property
     def stale(self) -> int:
         """Rows that were left out: measured with other settings than the catalogue's."""
-        return sum(map(self._is_stale, self._asked)) + sum(map(_is_of_other_moons, self.found))
+        return sum(map(self._is_stale, self._asked)) + sum(map(self._is_of_other_moons, self.found))
 
     @cached_property
     def _asked(self) -> list[Row]:
@@ -105,7 +104,9 @@ class Measurements:
     def moons_rows(self) -> list[Row]:
         """Rows of the two moons, which have no protocol."""
         return [
-            row for row in self.found if row.experiment == MOONS and not _is_of_other_moons(row)
+            row
+            for row in self.found
+            if row.experiment == moons.NAME and not self._is_of_other_moons(row)
         ]
 
     @cached_property
@@ -174,6 +175,15 @@ class Measurements:
         method = self.canonical(row.method)
         return Key(row.protocol, method, row.data, row.task, row.score, row.metric)
 
+    def _is_of_other_moons(self, row: Row) -> bool:
+        """Whether a row of the two moons was measured with other settings."""
+        return row.experiment == moons.NAME and row.spec not in ("", self._moons_spec)
+
+    @cached_property
+    def _moons_spec(self) -> str:
+        """The digest of the two moons' settings as they are now."""
+        return moons.Settings.of(self.catalogue).key()
+
     @cached_property
     def _specs(self) -> dict[tuple[str, str, int], str]:
         """The digest of the settings as they are now, of every cell with rows."""
@@ -208,11 +218,6 @@ def _holds_rows(path: Path) -> bool:
     except json.JSONDecodeError:
         return bool(first.strip())
     return not isinstance(found, dict) or "experiment" in found
-
-
-def _is_of_other_moons(row: Row) -> bool:
-    """Whether a row of the two moons was measured with other settings."""
-    return row.experiment == MOONS and row.spec not in ("", moons.Settings().key())
 
 
 def _ordered(present: Iterable[str], order: Iterable[str]) -> list[str]:
