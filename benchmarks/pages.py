@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 QUICK, BRIEF, PAPER = "mnist-quick", "mnist-brief", "mnist-paper"
 BOTH = ("aleatoric", "epistemic")
+# What benchmarks/mnist_quick.py calls a candidate for `quick`.
+CANDIDATE = "one cycle, {max_epochs} epochs, batch {batch_size}, rate {learning_rate:g}"
 TABLE = re.compile(r"(?<=<!-- rows: )([a-z-]+)( -->\n\n)((?:\|.*\n)+)")
 
 
@@ -168,9 +170,10 @@ def prevalence(found: Measurements) -> list[str]:
 
 def quick_and_paper(found: Measurements) -> list[str]:
     """DAEDL under all protocols, and under candidates with lower rates than `quick`."""
+    recipe = found.catalogue.protocols[QUICK].training
     names = {
-        f"one cycle, 8 epochs, batch 32, rate {rate}": f"up to {rate}"
-        for rate in ("0.002", "0.001")
+        CANDIDATE.format_map({**recipe, "learning_rate": rate}): f"up to {rate:g}"
+        for rate in (2e-3, 1e-3)
     }
     values = defaultdict(list)
     for row in found.found:
@@ -296,11 +299,10 @@ def _table(heads: list[str], lines: Iterable[list[str]]) -> list[str]:
 
 def _recipe(name: str, found: Measurements) -> str:
     """The name of a candidate, after that of the protocol which it became."""
-    recipe = "one cycle, {max_epochs} epochs, batch {batch_size}, rate {learning_rate:g}"
     became = (
         f"`{titles.short(protocol, 'mnist')}`: "
         for protocol in (QUICK, BRIEF)
-        if recipe.format(**found.catalogue.protocols[protocol].training) == name
+        if CANDIDATE.format_map(found.catalogue.protocols[protocol].training) == name
     )
     return next(became, "") + name
 
