@@ -313,11 +313,13 @@ class TestCompare:
 
     def test_tally(self):
         made = [*ood("daedl", [0.9992]), *ood("edl", [0.99])]
-        (quick,) = tally(paper.tables().values(), found(*made))
-        assert quick.protocol == "mnist-quick"
+        tallies = {each.protocol: each for each in tally(paper.tables().values(), found(*made))}
+        quick = tallies.pop("mnist-quick")
         # DAEDL's in the OOD table and the ablation, and the same for EDL.
         assert (quick.measured, quick.equal, quick.better, quick.worse) == (4, 4, 0, 0)
         assert quick.published == 76
+        # What was not run has a line too.
+        assert [each.measured for each in tallies.values()] == [0] * len(tallies)
 
 
 class TestMissing:
@@ -374,7 +376,7 @@ class TestFurther:
         classification, detection, cost = further.sheets("mnist-quick", found(*made))
         ((label, cells),) = classification.sections[0].lines
         assert label == "DAEDL (1)"
-        assert (cells[2], cells[6]) == ("0.0312", "0.52")
+        assert (cells[2], cells[7]) == ("0.0312", "0.52")
         assert [section.heading for section in detection.sections] == ["KMNIST", "MNIST-C"]
         ((label, cells),) = detection.sections[0].lines
         assert label == "DAEDL (2)"

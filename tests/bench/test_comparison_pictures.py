@@ -1,5 +1,6 @@
 """Pictures of the comparison: from small networks in a cache, and from made rows."""
 
+import io
 import shutil
 
 import numpy as np
@@ -10,7 +11,7 @@ from made import stripes as load
 from sklearn.metrics import auc
 
 from daedl import metrics, storage
-from daedl.bench import comparison, store
+from daedl.bench import comparison, figures, store
 from daedl.bench.comparison import drawing, pictures
 from daedl.bench.comparison.drawing import Told
 from daedl.bench.comparison.measured import Measurements, Summary
@@ -18,6 +19,7 @@ from daedl.bench.data import corrupted_sets
 from daedl.bench.runner import run
 from daedl.bench.spec import catalogue, training_key
 from daedl.bench.store import Store
+from daedl.prediction import Prediction
 
 SPEC = """
 [protocol.stripes-tiny]
@@ -111,7 +113,8 @@ def test_nothing_is_trained_and_no_cache_is_made(made, tmp_path):
     assert not (made / "elsewhere").exists()
     assert list(path.parent.glob("*.png")) == []
     command = (
-        "daedl bench run stripes-ood --protocol tiny --methods softmax,daedl,daedl-loo --seeds 0"
+        "daedl bench run stripes-ood --protocol tiny --methods softmax,daedl,daedl-loo --seeds 0 "
+        "--networks"
     )
     for form in (path.read_text(), path.with_suffix(".md").read_text()):
         assert "No pictures" in form
@@ -129,6 +132,49 @@ def test_a_cache_is_read_without_being_written_to(made, tmp_path, monkeypatch):
     found = comparison.measured.load(made / "results", CATALOGUE)
     (gallery,) = pictures.of_networks(found, made / "cache", nowhere)
     assert {each.name for each in gallery.pictures} == NAMES
+
+
+def test_a_cache_that_lacks_outputs_is_not_written_to_either(made, tmp_path):
+    cache = tmp_path / "cache"
+    shutil.copytree(made / "cache", cache)
+    for path in [*cache.glob("*/dots.safetensors"), *cache.glob("*/.lock")]:
+        path.unlink()
+    before = sorted(cache.rglob("*"))
+    found = comparison.measured.load(made / "results", CATALOGUE)
+    (gallery,) = pictures.of_networks(found, cache, load)
+    assert {each.name for each in gallery.pictures} == NAMES
+    assert sorted(cache.rglob("*")) == before
+
+
+def test_methods_without_a_network_are_named(made, tmp_path):
+    cache = tmp_path / "cache"
+    shutil.copytree(made / "cache", cache)
+    for seed in (0, 1):
+        protocol, softmax = CATALOGUE.protocols["stripes-tiny"], CATALOGUE.method("softmax")
+        shutil.rmtree(cache / training_key(protocol, softmax, seed))
+    found = comparison.measured.load(made / "results", CATALOGUE)
+    (gallery,) = pictures.of_networks(found, cache, nowhere)
+    assert gallery.pictures
+    assert gallery.notes == ("Not in the cache, and so not drawn: Softmax. What trains them:",)
+    assert "--methods softmax --seeds 0 --networks" in gallery.command
+
+
+def test_a_protocol_without_rows_says_so(tmp_path):
+    (gallery,) = pictures.of_networks(Measurements(CATALOGUE, ()), tmp_path, nowhere)
+    assert gallery.notes == (pictures.NOT_RUN,)
+    assert "daedl bench run stripes-ood --protocol tiny" in gallery.command
+
+
+def test_the_legend_of_many_methods_lies_inside_the_reliability_diagram():
+    drawn = catalogue().experiment("mnist-ood").drawn
+    probs = torch.full((20, 10), 0.1)
+    targets = torch.arange(20) % 10
+    predictions = {label: Prediction.from_probs(probs) for label in drawn}
+    figure = figures.reliability_diagram(predictions, targets)
+    figure.savefig(io.BytesIO())
+    extent = figure.legends[0].get_window_extent()
+    assert extent.x0 >= 0
+    assert extent.x1 <= figure.bbox.x1
 
 
 def test_the_seed_with_the_most_networks_is_shown(made, tmp_path):

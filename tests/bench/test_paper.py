@@ -1,8 +1,25 @@
 """The transcribed tables: whole, consistent with each other, and with figures quoted elsewhere."""
 
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from daedl.bench.paper import Cell, table, tables
+
+CHECK = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "check_paper.py"))
+SOURCE = r"""
+\label{Ablation Study - MNIST}
+\begin{tabular}{@{}lcc|cccc@{}} \toprule
+ & & & \multicolumn{2}{c}{\textbf{MNIST $\rightarrow$ KMNIST}}
+ & {\textbf{MNIST $\rightarrow$ FMNIST}} \\ \midrule
+\textbf{Exp} & \textbf{DE} & \textbf{SN} & \textbf{Alea.} & \textbf{Epis.} & Alea. & Epis. \\ \midrule
+\xmark & \xmark & \xmark & 97.02 $\pm$ 0.8 & \quad - & 98.10  $\pm$ 0.4 & 98.08 $\pm$ 0.4 \\ \midrule
+\cmark & \xmark & \cmark & \textbf{98.86 $\pm$ 0.1} & 98.90 $\pm$ 0.1 & 99.40 $\pm$ 0.1 & 99.5 $\pm$ 0.1
+\\ \bottomrule
+\end{tabular}
+"""
 
 
 def test_every_table_is_whole():
@@ -42,3 +59,26 @@ def test_dropout_has_no_epistemic_figures():
 def test_unknown_tables_get_a_suggestion():
     with pytest.raises(ValueError, match="did you mean 'ood-aupr'"):
         table("ood-aupc")
+
+
+def test_the_transcription_is_the_one_that_was_compared_with_the_source():
+    """After a change compare again, with benchmarks/check_paper.py, and take the digest that it prints."""
+    assert CHECK["transcription"]() == "d48776f2cace2a3b"
+
+
+def test_the_comparison_with_the_source_sees_figures_names_and_headings():
+    whole = table("mnist-ablation")
+    edl, part = whole.rows["edl"], whole.rows["exp+sn"]
+    two = replace(whole, rows={"edl": (edl[0], None, *edl[2:]), "exp+sn": part})
+    differences = CHECK["differences"]
+    assert differences(SOURCE, two) == []
+    wrong = replace(two, rows={"edl": edl, "exp+sn": part})
+    (figure,) = differences(SOURCE, wrong)
+    assert figure.startswith("mnist-ablation, edl, column 1: Cell(mean=96.34")
+    (names,) = differences(SOURCE, replace(two, rows={"edl": two.rows["edl"], "exp+de": part}))
+    assert "rows ['edl', 'exp+de'], but ['edl', 'exp+sn']" in names
+    first, second, third, fourth = two.columns
+    (sets,) = differences(SOURCE, replace(two, columns=(third, fourth, first, second)))
+    assert "unknown sets: ['fashion-mnist', 'kmnist'] here" in sets
+    (scores,) = differences(SOURCE, replace(two, columns=(second, first, third, fourth)))
+    assert "scores: ['epistemic', 'aleatoric'" in scores

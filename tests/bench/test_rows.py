@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made import row
 
 from daedl.bench import rows
 from daedl.bench.rows import Measured
@@ -91,6 +92,19 @@ def test_a_broken_last_line_is_left_out_and_reported(tmp_path, end):
     with pytest.warns(rows.RowsWarning):
         rows.append(path, [figure])
     assert rows.load(path) == [figure, figure]
+
+
+def test_under_a_protocol_a_broken_line_costs_the_rows_of_its_data_set_alone(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    found = [
+        row("daedl", data, "ood", "epistemic", metric, 0.5)
+        for data in ("kmnist", "noise")
+        for metric in ("aupr", "auroc", "fpr95")
+    ]
+    rows.save(path, found)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.warns(rows.RowsWarning, match="with 2 rows .* missing until"):
+        assert rows.load(path) == found[:3]
 
 
 def test_several_processes_may_append_to_a_file(tmp_path):

@@ -176,6 +176,37 @@ def test_rows_of_a_corruption_are_kept_before_the_next_is_predicted(store, tmp_p
     assert len(found) == len(set(found)) == len(held) * 16 / 2
 
 
+@pytest.mark.parametrize(
+    ("lost", "mean"), [("cifar10-c/fog/3", "cifar10-c/3"), ("cifar10-c/2", "cifar10-c/2")]
+)
+def test_rows_that_were_deleted_are_measured_again_with_their_mean(store, tmp_path, lost, mean):
+    spec = catalogue(SPEC.replace('ood = ["noise"]', 'shift = "cifar10-c"'))
+    results = tmp_path / "rows.jsonl"
+    arguments = {"load": load, "store": store, "results": results, "methods": ["full"]}
+    assert run(spec, "tiny", **arguments) == []
+    whole = rows.load(results)
+    assert len({row.data for row in whole}) == 1 + 19 * 5 + 5
+    kept = [row for row in whole if row.data != lost]
+    rows.save(results, kept)
+    assert run(spec, "tiny", **arguments) == []
+    again = rows.load(results)
+    assert {row.data for row in again[len(kept) :]} == {lost, mean}
+    assert {(row.data, row.score, row.metric, row.value) for row in again} >= {
+        (row.data, row.score, row.metric, row.value) for row in whole if row.task == "shift"
+    }
+
+
+def test_networks_are_trained_although_their_rows_exist_if_asked_for(store, tmp_path):
+    go(store, tmp_path, methods=["full"])
+    held = (tmp_path / "rows.jsonl").read_bytes()
+    empty = Store(tmp_path / "empty")
+    assert go(empty, tmp_path, methods=["full"]) == []
+    assert list(empty.folder.iterdir()) == []
+    assert go(empty, tmp_path, methods=["full"], networks=True) == []
+    assert [each.name for each in empty.folder.glob("*/model.daedl")] == ["model.daedl"]
+    assert (tmp_path / "rows.jsonl").read_bytes() == held
+
+
 def test_data_that_cannot_be_had_are_told_and_the_rest_is_measured(store, tmp_path):
     spec = catalogue(SPEC.replace('["noise"]', '["nowhere", "noise"]'))
     arguments = {"load": load, "store": store, "results": tmp_path / "rows.jsonl"}

@@ -226,7 +226,7 @@ def reliability_diagram(
         }
         axes.scatter(confidence, accuracy, s=25 + 160 * share, linewidth=0.5, **shared)
     axes.set(xlabel="mean confidence in the bin", ylabel="accuracy", xlim=(0, 1.04), ylim=(0, 1.06))
-    legend(figure)
+    legend(figure, columns=2)  # names with their errors are long
     bare(axes)
     return figure
 

@@ -149,7 +149,8 @@ def _whole_lines(path: Path) -> list[str]:
         kept = _without_last_group(lines[:-1])
         warnings.warn(
             f"the last line of {path} is broken and left out, with {len(lines) - 1 - len(kept)} "
-            f"rows that were measured together with it: {lines[-1][:60]!r}; they will be measured again",
+            f"rows that were measured together with it: {lines[-1][:60]!r}; they are missing until what "
+            "wrote them is run again",
             RowsWarning,
             stacklevel=3,
         )
@@ -169,11 +170,13 @@ def _parsed(line: str) -> dict[str, Any] | None:
 def _without_last_group(lines: list[str]) -> list[str]:
     """`lines` without the last ones that may have been measured together: a group is whole or absent.
 
-    A seed of two moons or of the digits is one group, whatever the method; of other experiments the
-    specification tells methods apart.
+    A seed of two moons or of the digits is one group, whatever the method; under a protocol the rows of
+    each method and data set are.
     """
-    same = ("experiment", "seed", "spec")
+    same: tuple[str, ...] = ("experiment", "seed", "spec")
     parsed = [_parsed(line) or {} for line in lines]
+    if parsed and parsed[-1].get("protocol"):
+        same += ("protocol", "method", "data")
     circumstances = [[each.get(key) for key in same] for each in parsed]
     last = circumstances[-1:]
     while lines and circumstances[len(lines) - 1 : len(lines)] == last:

@@ -43,7 +43,7 @@ class Failures(list[Failure]):
 
 
 class Todo(NamedTuple):
-    """A cell, and which units of the experiment it has no rows of."""
+    """A cell, and which units of the experiment it lacks rows of; none if its network alone is wanted."""
 
     label: str
     method: Method
@@ -61,6 +61,7 @@ def run(
     protocol: str | None = None,
     methods: Sequence[str] | None = None,
     seeds: Iterable[int] = (0,),
+    networks: bool = False,
     progress: Progress = SILENT,
 ) -> list[Failure]:
     """Measure what `results` doesn't hold yet; what fails doesn't stop the rest.
@@ -68,7 +69,7 @@ def run(
     A second identical run costs nothing; one with more unknown sets predicts these alone. A data set
     that can't be had is left out, and told before anything is trained; without the known test images,
     which all others are compared with, nothing is. Without the training images all goes on that was
-    trained before.
+    trained before. With `networks` those that the store lacks are trained although all their rows exist.
     """
     rows.commit()  # that of the code which is running, whatever is committed meanwhile
     experiment = catalogue.experiment(name)
@@ -84,6 +85,7 @@ def run(
         for seed in dict.fromkeys(seeds)
         for label, method in labels.items()
         if (missing := _missing(experiment, label, cell_key(chosen, method, seed), done))
+        or (networks and not _trained(chosen, method, seed, store))
     ]
     failures = Failures(progress)
     for label, method, seed, units in _obtainable(todo, experiment, chosen, load, store, failures):
@@ -98,11 +100,12 @@ def run(
         # Another run may have measured some of it, while this one waited for its network.
         done = _done(rows.load(results)) if results.exists() else set()
         for unit in units:
-            if (cell.key, label, _last(unit)) in done:
+            wanted = _missing_sets(unit, label, cell.key, done)
+            if not wanted:
                 continue
             try:
                 for data, found in measure(experiment, label, cell, unit):
-                    if (cell.key, label, data) not in done:
+                    if data in wanted:
                         rows.append(results, found)
             except Exception as error:
                 failures.add(f"{where}, {unit}", error)
@@ -116,8 +119,19 @@ def _done(held: Iterable[Row]) -> set[tuple[str, str, str]]:
 def _missing(
     experiment: Experiment, label: str, key: str, done: Collection[tuple[str, str, str]]
 ) -> list[str]:
-    """The units of a cell that have no rows yet."""
-    return [unit for unit in experiment.units if (key, label, _last(unit)) not in done]
+    """The units of a cell that lack rows."""
+    return [unit for unit in experiment.units if _missing_sets(unit, label, key, done)]
+
+
+def _missing_sets(
+    unit: str, label: str, key: str, done: Collection[tuple[str, str, str]]
+) -> set[str]:
+    """The data sets of a unit whose rows a cell lacks; a mean is as old as the oldest of its parts."""
+    found: set[str] = set()
+    for group, names in (corrupted_sets(unit) or {unit: []}).items():
+        if lost := {name for name in (*names, group) if (key, label, name) not in done}:
+            found |= lost | {group}
+    return found
 
 
 def _run_moons(
@@ -156,12 +170,6 @@ def _run_moons(
     return failures
 
 
-def _last(unit: str) -> str:
-    """The data set whose rows are the last of `unit`: once they are there, all are."""
-    groups = corrupted_sets(unit)
-    return list(groups)[-1] if groups else unit
-
-
 def _obtainable(
     todo: list[Todo],
     experiment: Experiment,
@@ -181,17 +189,18 @@ def _obtainable(
     wanted = [
         each._replace(units=units)
         for each in todo
-        if (units := [unit for unit in each.units if unit not in lost])
+        if (units := [unit for unit in each.units if unit not in lost]) or not each.units
     ]
-    trained = [
-        each
-        for each in wanted
-        if all(map(store.has, training_keys(protocol, each.method, each.seed)))
-    ]
+    trained = [each for each in wanted if _trained(protocol, each.method, each.seed, store)]
     if wanted != trained and (error := _unobtainable(protocol.data, load, "train")):
         failures.add(f"training images of {protocol.data}", error)
         return trained
     return wanted
+
+
+def _trained(protocol: Protocol, method: Method, seed: int, store: Store) -> bool:
+    """Whether the store has all networks of a cell."""
+    return all(map(store.has, training_keys(protocol, method, seed)))
 
 
 def _unobtainable(unit: str, load: Load, split: str = "test") -> Exception | None:

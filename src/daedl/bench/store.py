@@ -19,17 +19,19 @@ from daedl.training import Epoch, History
 class Store:
     """A folder with a subfolder for each trained network; every file is whole or absent.
 
-    It is made, and tried whether it can be written to, unless it is only for `reading`.
+    It is made, and tried whether it can be written to, unless it is only for `reading`: then nothing is
+    written to it.
     """
 
     def __init__(self, folder: Path, reading: bool = False) -> None:
         if not reading:
             require_folder(folder, "choose another folder for the cache")
-        self.folder = folder
+        self.folder, self.reading = folder, reading
 
     def _place(self, key: str) -> Path:
         place = self.folder / key
-        place.mkdir(exist_ok=True)
+        if not self.reading:
+            place.mkdir(exist_ok=True)
         return place
 
     def checkpoint(self, key: str) -> Path:
@@ -40,6 +42,8 @@ class Store:
         """The trained classifier of `key`, trained now if it isn't there; then its checkpoint goes."""
         place = self._place(key)
         path = place / "model.daedl"
+        if self.reading:  # a lock would be written
+            return self._load(path)
         # Of several runs one trains, the others wait for its network.
         with FileLock(place / ".lock"):
             if path.exists():
@@ -97,6 +101,7 @@ class Store:
                     "delete it, and it is made again"
                 ) from error
         outputs, targets = collect()
-        tensors = {"features": outputs.features, "logits": outputs.logits, "targets": targets}
-        write_atomically(path, safetensors.torch.save(tensors))
+        if not self.reading:
+            tensors = {"features": outputs.features, "logits": outputs.logits, "targets": targets}
+            write_atomically(path, safetensors.torch.save(tensors))
         return outputs, targets

@@ -76,6 +76,14 @@ def run_experiment(
     cache: Annotated[
         Path | None, typer.Option(help="Folder for trained networks and their outputs.")
     ] = None,
+    networks: Annotated[
+        bool,
+        typer.Option(
+            "--networks",
+            help="Also train networks that the cache lacks although their rows exist, as a report "
+            "draws its curves from them.",
+        ),
+    ] = False,
     threads: Threads = None,
 ) -> None:
     """Train what isn't trained yet, measure what isn't measured yet, and append the rows."""
@@ -100,6 +108,7 @@ def run_experiment(
             protocol=protocol,
             methods=labels,
             seeds=chosen,
+            networks=networks,
             progress=Progress(),
         )
     for failure in failures:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from daedl.bench.comparison import titles
-from daedl.bench.comparison.compare import DASH, same_count, text
+from daedl.bench.comparison.compare import DASH, NOT_RUN, same_count, text
 from daedl.bench.comparison.criteria import (
     ASKED,
     Criterion,
@@ -90,7 +90,7 @@ def _choice(
             kinds[short] = of_kind
             answers.append(f"{each}. {answer(of_kind, asked)}.")
             lines = tuple(
-                _line(label, figures, asked, best, _extra_data(protocol, label, measured))
+                _line(protocol, label, figures, asked, best, measured)
                 for label, figures in of_kind.items()
             )
             sections.append(Section(each, lines))
@@ -160,11 +160,12 @@ def _find(protocol: str, label: str, asked: Criterion, measured: Measurements) -
 
 
 def _line(
+    protocol: str,
     label: str,
     found: Sequence[Figures],
     asked: Sequence[Criterion],
     best: Sequence[set[tuple[str, int]]],
-    extra_data: str,
+    measured: Measurements,
 ) -> tuple[str, tuple[str, ...]]:
     gains = [
         each
@@ -173,13 +174,14 @@ def _line(
         for each in figures
     ]
     count = same_count(gains)
-    cells = [extra_data]
+    cells = [_extra_data(protocol, label, measured)]
     for figures, criterion, leading in zip(found, asked, best, strict=True):
         shown = [
             _shown(summary, criterion, count is None) + (f" {BEST}" * ((label, number) in leading))
             for number, summary in enumerate(figures)
         ]
-        cells.append(" / ".join(shown) if any(figures) else DASH)
+        was_run = measured.was_run(protocol, label, criterion.data, criterion.task)
+        cells.append(" / ".join(shown) if was_run else NOT_RUN)
     seeds = "" if count is None else f" ({count})"
     return f"{titles.method(label)}{seeds}", tuple(cells)
 
@@ -198,7 +200,7 @@ def _leading(
     """For each criterion that isn't a cost, the names of the best of each kind."""
     columns = [
         [
-            ", ".join(titles.method(label) for label in found if label in dict(best)) or DASH
+            ", ".join(titles.method(label) for label in found if label in dict(best)) or NOT_RUN
             for best in leaders(found, asked)
         ]
         for found in kinds

@@ -85,9 +85,9 @@ def compare(table: PaperTable, measured: Measurements) -> Comparison:
 
 
 def tally(tables: Iterable[PaperTable], measured: Measurements) -> list[Tally]:
-    """For each protocol with rows, the marks of every figure that the paper gives."""
+    """For each protocol, run or not, the marks of every figure that the paper gives."""
     tables, found = list(tables), []
-    for protocol in measured.all_protocols:
+    for protocol in dict.fromkeys([*measured.catalogue.protocols, *measured.all_protocols]):
         known, marks = measured.known(protocol), []
         for table in tables:
             for place, column in enumerate(table.columns):

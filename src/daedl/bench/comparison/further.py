@@ -38,22 +38,20 @@ class Sheet:
     sections: tuple[Section, ...]
 
 
+SCORES = ("aleatoric", "epistemic", "density")
 CLASSIFICATION = (
     Asked(("", "accuracy ↑"), "classification", "labels", "accuracy"),
     Asked(("", "Brier score ↓"), "classification", "probs", "brier"),
     Asked(("not × 100", "NLL ↓"), "classification", "probs", "nll", 1, 4),
     Asked(("", "ECE ↓"), "calibration", "probs", "ece"),
-    Asked(("misclass. AUPR ↑", "aleatoric"), "misclassification", "aleatoric", "aupr"),
-    Asked(("misclass. AUPR ↑", "epistemic"), "misclassification", "epistemic", "aupr"),
-    Asked(("AURC × 1000 ↓", "aleatoric"), "misclassification", "aleatoric", "aurc", 1000),
-    Asked(("AURC × 1000 ↓", "epistemic"), "misclassification", "epistemic", "aurc", 1000),
+    *(Asked(("misclass. AUPR ↑", each), "misclassification", each, "aupr") for each in SCORES),
+    *(Asked(("AURC × 1000 ↓", each), "misclassification", each, "aurc", 1000) for each in SCORES),
 )
 COST = (
     Asked(("training", "seconds"), "cost", "training", "seconds", 1, 0),
     Asked(("training", "epochs"), "cost", "training", "epochs", 1, 1),
-    Asked(("fit of the density", "seconds"), "cost", "fit", "seconds", 1, 1),
+    Asked(("fit afterwards", "seconds"), "cost", "fit", "seconds", 1, 1),
 )
-SCORES = ("aleatoric", "epistemic", "density")
 
 
 def sheets(protocol: str, measured: Measurements) -> list[Sheet]:

@@ -45,9 +45,12 @@ def _protocols(known: str, measured: Measurements) -> list[str]:
     return list(dict.fromkeys([*catalogued, *measured.protocols(known)]))
 
 
-def command(experiment: str, protocol: str, methods: str, seeds: str) -> str:
-    """What to type to run `methods` of an experiment."""
-    return f"daedl bench run {experiment} --protocol {protocol} --methods {methods} --seeds {seeds}"
+def command(
+    experiment: str, protocol: str, methods: str, seeds: str, networks: bool = False
+) -> str:
+    """What to type to run `methods` of an experiment; with `networks` also if rows exist."""
+    line = f"daedl bench run {experiment} --protocol {protocol} --methods {methods} --seeds {seeds}"
+    return f"{line} --networks" if networks else line
 
 
 def _gaps(

@@ -24,6 +24,7 @@ FOUR = (
     ("epistemic", "aupr"),
     ("epistemic", "auroc"),
 )
+NOT_RUN = "Not run. What runs it:"
 WIDE, NARROW = 5, 2  # panels in a row of the grid of corruptions
 
 
@@ -58,15 +59,14 @@ class Predicted:
 
 
 def of_networks(measured: Measurements, cache: Path, load: Load) -> list[Gallery]:
-    """Curves, density scores and reliability for every protocol with rows, from networks in the cache.
+    """Curves, density scores and reliability for every protocol of the catalogue, from networks in the cache.
 
     Nothing is trained: a network that isn't in the folder `cache` has no pictures, and the gallery says
     which command makes it.
     """
     return [
-        _of_protocol(measured.catalogue.protocols[name], measured, cache, load)
-        for name in measured.all_protocols
-        if name in measured.catalogue.protocols
+        _of_protocol(protocol, measured, cache, load)
+        for protocol in measured.catalogue.protocols.values()
     ]
 
 
@@ -96,18 +96,27 @@ def _of_protocol(protocol: Protocol, measured: Measurements, cache: Path, load: 
     if experiment is None:
         return Gallery(title, notes=("No experiment has unknown sets for it.",))
     seed, cells = _cached(protocol, experiment, measured, cache, load)
-    if not cells:
-        short = next(key for key, each in experiment.protocols.items() if each == protocol)
-        methods = ",".join(experiment.methods)
-        command = missing.command(experiment.name, short, methods, "0")
-        note = (
-            "No pictures: they are drawn from trained networks in the folder --cache, and it has none "
-            "of this protocol. What trains them:"
-        )
-        return Gallery(title, notes=(note,), command=command)
     predicted, notes = _predicted(cells, experiment)
     pictures = () if predicted is None else tuple(_pictures(protocol.name, predicted))
-    return Gallery(f"{title}, seed {seed}", pictures, tuple(notes))
+    title = f"{title}, seed {seed}" if cells else title
+    lacking = [label for label in experiment.drawn if label not in cells]
+    if not lacking:
+        return Gallery(title, pictures, tuple(notes))
+    was_run = protocol.name in measured.all_protocols
+    if cells:
+        names = ", ".join(map(titles.method, lacking))
+        notes.append(f"Not in the cache, and so not drawn: {names}. What trains them:")
+    elif was_run:
+        notes.append(
+            "No pictures: they are drawn from trained networks in the folder --cache, and it has none of "
+            "this protocol. What trains them:"
+        )
+    else:
+        notes.append(NOT_RUN)
+    short = next(key for key, each in experiment.protocols.items() if each == protocol)
+    methods = ",".join(lacking)
+    command = missing.command(experiment.name, short, methods, str(seed), networks=was_run)
+    return Gallery(title, pictures, tuple(notes), command)
 
 
 def _asking(protocol: Protocol, measured: Measurements) -> Experiment | None:
@@ -125,8 +134,8 @@ def _cached(
     cache: Path,
     load: Load,
 ) -> tuple[int, dict[str, Cell]]:
-    """The seed with the most trained networks in the cache, and its cells by method."""
-    seeds = sorted({seed for key, seed in measured.rows if key.protocol == protocol.name})
+    """The seed with the most trained networks in the cache, which may be none, and its cells by method."""
+    seeds = sorted({seed for key, seed in measured.rows if key.protocol == protocol.name}) or [0]
     store = Store(cache, reading=True)
     methods = {label: measured.catalogue.method(label, protocol) for label in experiment.drawn}
     cells = {
@@ -165,7 +174,7 @@ def _predicted(
 def _note(label: str, name: str, error: Exception) -> str:
     reason = (
         "its outputs are not in the cache, and its images not in the data folder"
-        if isinstance(error, OSError)
+        if isinstance(error, FileNotFoundError)
         else str(error)
     )
     return f"{titles.method(label)} on {titles.data(name)} is left out: {reason}."
@@ -234,7 +243,7 @@ def _of_family(
     ):
         methods = ",".join(experiment.methods)
         command = missing.command(experiment.name, short, methods, missing.SEEDS)
-        return Gallery(title, notes=("Not run. What runs it:",), command=command)
+        return Gallery(title, notes=(NOT_RUN,), command=command)
     draw = _dots if list(groups) == [family] else _severities
     return Gallery(title, tuple(draw(protocol.name, experiment, measured)))
 
