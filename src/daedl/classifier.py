@@ -227,7 +227,7 @@ class Classifier(nn.Module):
         if self.fitted is not None:
             tensors |= {f"fitted.{name}": value for name, value in self.fitted.state_dict().items()}
             description["fitted"] = self.fitted.settings()  # type: ignore[operator]
-        storage.save(Path(path).expanduser(), tensors, description)
+        storage.save(storage.expanded(path), tensors, description)
 
     @classmethod
     def load(
@@ -239,7 +239,7 @@ class Classifier(nn.Module):
         pass a new `network`, built as it was for training, and its weights are filled in. Likewise
         pass a `method` that isn't in the table of methods.
         """
-        tensors, description = storage.load(Path(path).expanduser())
+        tensors, description = storage.load(storage.expanded(path))
         try:
             return cls._rebuild(tensors, description, network, method)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -56,6 +56,17 @@ def write_atomically(path: Path, data: bytes) -> None:
         ) from error
 
 
+def expanded(path: str | Path) -> Path:
+    """`path` with the home folder that a tilde stands for."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ValueError(
+            f"{path} names the home folder of a user that isn't known here; expected one that is: write "
+            "the path out, or ./~ for a folder of that name"
+        ) from error
+
+
 def require_writable(folder: Path) -> None:
     """Raise if no file can be written into `folder`: found out before hours are spent."""
     probe = folder / f".{secrets.token_hex(4)}"

@@ -112,7 +112,9 @@ def in_one_line(result: Result) -> str:
     """The error that ended a command."""
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
-    (line,) = result.stderr.splitlines()
+    *warnings, line = result.stderr.splitlines()
+    assert all(each.startswith("Warning: ") for each in warnings)
+    assert line.startswith("Error: ")
     return line
 
 
@@ -189,6 +191,19 @@ def test_every_source_is_listed_with_what_is_there(root: Path) -> None:
     assert rows["mnist-c"] == ["1, 28, 28", "0 of 15 corruptions", "2 of 15 corruptions"]
     assert rows["cifar10-c"] == ["3, 32, 32", "never published", "0 of 19 corruptions"]
     assert rows["noise"] == ["3, 32, 32", "made at need", "made at need"]
+
+
+def test_a_home_folder_of_nobody_is_named() -> None:
+    line = in_one_line(run("list", "--data", "~nobody-of-this-name/data"))
+    assert "~nobody-of-this-name/data names the home folder of a user that isn't known" in line
+
+
+def test_warnings_are_told_in_a_line_once(root: Path) -> None:
+    result = run("sheet", "mnist-c", "--data", root, "--out", root / "sheet.png")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Warning: ")
+    assert "the checksum is not the published one" in line
+    assert "DataWarning" not in line
 
 
 def test_a_data_root_that_is_a_file_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import struct
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import daedl
 from daedl import storage
 from daedl.bench.data import read_folder, read_images
 from daedl.cli import app
+from daedl.cli.images import read_known
 from daedl.networks import MLP, ConvNet
 
 COLOURS = {"cat": (220, 40, 40), "dog": (40, 220, 40), "owl": (40, 40, 220)}
@@ -481,6 +483,31 @@ class TestEvaluation:
             result = call("evaluate", model, "--id", tmp_path / name, "--format=json")
             found = [record["value"] for record in json.loads(result.stdout)]
             assert found == [record["value"] for record in folder]
+
+    def test_folders_named_by_numbers_are_the_labels_of_arrays(self, tmp_path: Path) -> None:
+        """As text 10 comes before 2."""
+        model = daedl.Classifier(
+            ConvNet(1, 11, image_size=8, channels=2),
+            "softmax",
+            class_names=sorted(map(str, range(11))),
+        )
+        images = np.zeros((11, 8, 8), np.uint8)
+        np.savez(tmp_path / "digits.npz", images=images, labels=np.arange(11))
+        found = read_known(str(tmp_path / "digits.npz"), model, None)
+        assert [model.class_names[label] for label in found.labels] == list(map(str, range(11)))
+
+    def test_accents_may_be_letters_of_their_own(self, tmp_path: Path) -> None:
+        """As macOS names folders."""
+        names = ["grün", "röd"]
+        model = daedl.Classifier(
+            ConvNet(3, 2, image_size=8, channels=2), "softmax", class_names=names
+        )
+        for number, name in enumerate(names):
+            apart = unicodedata.normalize("NFD", name)
+            assert apart != name
+            save(tmp_path / apart / "1.png", np.full((8, 8, 3), 100 * number))
+        found = read_known(str(tmp_path), model, None)
+        assert (found.labels.tolist(), found.class_names) == ([0, 1], tuple(names))
 
     @pytest.mark.parametrize("names", [["dog", "owl"], ["owl"]], ids=" ".join)
     def test_some_of_the_classes_are_enough(

@@ -13,9 +13,9 @@ from daedl.bench import comparison, estimate, moons, runner, spec
 from daedl.bench import data as datasets
 from daedl.bench.store import Store
 from daedl.bench.trained import Progress
-from daedl.cli.common import DataRoot, Threads, told_errors, using_threads
+from daedl.cli.common import DataRoot, Threads, told_errors, told_warnings, using_threads
 from daedl.cli.memory import keep_freed_memory
-from daedl.storage import require_folder
+from daedl.storage import expanded, require_folder
 
 app = typer.Typer(no_args_is_help=True, help="The paper's experiments.")
 
@@ -88,7 +88,7 @@ def run_experiment(
 ) -> None:
     """Train what isn't trained yet, measure what isn't measured yet, and append the rows."""
     keep_freed_memory()
-    with told_errors(OSError, ValueError), using_threads(threads):
+    with told_errors(OSError, ValueError), told_warnings(), using_threads(threads):
         chosen, catalogue = _seeds(seeds), spec.catalogue()
         labels = [each.strip() for each in methods.split(",")] if methods else None
         # Before folders are made for it.
@@ -103,7 +103,7 @@ def run_experiment(
             catalogue,
             name,
             load=partial(datasets.load, root=data),
-            store=Store((cache or datasets.data_root(data) / "runs").expanduser()),
+            store=Store(expanded(cache or datasets.data_root(data) / "runs")),
             results=rows,
             protocol=protocol,
             methods=labels,
@@ -134,12 +134,12 @@ def write_report(
     threads: Threads = None,
 ) -> None:
     """Write report.md and report.html: the paper's tables beside what was measured, and pictures."""
-    with told_errors(OSError, ValueError), using_threads(threads):
+    with told_errors(OSError, ValueError), told_warnings(), using_threads(threads):
         path = comparison.write(
             results,
             out,
             catalogue=spec.catalogue(),
-            cache=(cache or datasets.data_root(data) / "runs").expanduser(),
+            cache=expanded(cache or datasets.data_root(data) / "runs"),
             load=partial(datasets.load, root=data, download=False),
         )
     typer.echo(f"the report is at {path}")

@@ -1,13 +1,18 @@
 """What the commands share: options, threads, and how errors are told."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 
+from daedl.bench.data import DataWarning
+from daedl.bench.rows import RowsWarning
+
+TOLD = (DataWarning, RowsWarning)
 DataRoot = Annotated[
     Path | None,
     typer.Option(
@@ -42,3 +47,21 @@ def told_errors(*kinds: type[Exception]) -> Iterator[None]:
             text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
         typer.secho(f"Error: {text}", fg="red", err=True)
         raise typer.Exit(1) from error
+
+
+@contextmanager
+def told_warnings() -> Iterator[None]:
+    """Tell warnings about data and rows in a line each, once, without the place in the code."""
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+
+        def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, TOLD):
+                typer.secho(f"Warning: {message}", fg="yellow", err=True)
+            else:
+                before(message, category, *where)
+
+        warnings.showwarning = tell  # type: ignore[assignment]
+        for kind in TOLD:
+            warnings.simplefilter("default", kind)
+        yield

@@ -12,7 +12,7 @@ from daedl.bench import data as datasets
 from daedl.bench.corruptions import FAMILIES, contact_sheet, generate
 from daedl.bench.data.load import NOISES
 from daedl.bench.data.sources import sources
-from daedl.cli.common import DataRoot, told_errors
+from daedl.cli.common import DataRoot, told_errors, told_warnings
 from daedl.names import look_up
 from daedl.storage import write_atomically
 
@@ -31,7 +31,7 @@ Download = Annotated[
 def list_sets(data: DataRoot = None) -> None:
     """Say which data sets there are, and whether their files are under the data root."""
     table = Table("data set", "shape", "train", "test")
-    with told_errors(OSError):
+    with told_errors(OSError, ValueError):
         root = datasets.data_root(data)
         for name in dict.fromkeys(each.partition("/")[0] for each in datasets.available()):
             table.add_row(name, _shape(name), *(_there(name, s, root) for s in ("train", "test")))
@@ -53,7 +53,7 @@ def corrupt(
     download: Download = False,
 ) -> None:
     """Make MNIST-C or CIFAR-10-C from the clean test set, laid out as published; files there are kept."""
-    with told_errors(OSError, ValueError):
+    with told_errors(OSError, ValueError), told_warnings():
         clean = _clean(family, data, download)
         chosen = [name.strip() for name in names.split(",")] if names else None
         folder = out or datasets.data_root(data)
@@ -69,7 +69,7 @@ def sheet(
     download: Download = False,
 ) -> None:
     """Draw a few test images under every corruption."""
-    with told_errors(OSError, ValueError):
+    with told_errors(OSError, ValueError), told_warnings():
         figure = contact_sheet(_clean(family, data, download).images[:SHOWN], family)
         buffer = BytesIO()
         figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)

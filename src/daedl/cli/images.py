@@ -1,8 +1,6 @@
 """Images that a command is pointed at: a folder, an .npz file or a data set's name, made to fit a network."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +9,12 @@ import torch
 import typer
 from torch import Tensor
 
-from daedl.bench.data import DataWarning, ImageSet, available, load, read_folder, read_npz
+from daedl.bench.data import ImageSet, available, load, read_folder, read_npz
 from daedl.classifier import Classifier
+from daedl.cli.common import told_warnings
 from daedl.names import look_up
 from daedl.prediction import Prediction
+from daedl.storage import expanded
 
 # Pixels that images in a folder are resized to (chosen: as CIFAR's, quick to train on).
 FOLDER_SIZE = 32
@@ -47,7 +47,7 @@ def read(
             32 x 32 pixels; others keep their channels, and become square if they aren't.
         labelled: False takes every image in and below a folder, or of a .npz file without labels.
     """
-    path = Path(source).expanduser()
+    path = expanded(source)
     with told_warnings():
         if path.is_dir():
             return read_folder(
@@ -57,7 +57,7 @@ def read(
                 labelled=labelled,
                 split=split,
             )
-        if path.suffix == ".npz":
+        if path.suffix.lower() == ".npz":
             found = read_npz(path, split, labelled=labelled)
         else:
             found = _named(source, split, root)
@@ -76,14 +76,22 @@ def read_known(source: str, model: Classifier, root: Path | None) -> ImageSet:
                 f"{len(names) - 1}, as the model knows {len(names)} classes: choose the data of its "
                 "classes"
             )
-        return found
-    if foreign := sorted(set(own) - set(names)):
+        # Folders named by numbers are sorted as text: 10 comes before 2.
+        numbers = [str(number) for number in range(len(names))]
+        own = tuple(numbers if set(names) == set(numbers) else names)
+    places = {_composed(name): place for place, name in enumerate(names)}
+    if foreign := sorted(name for name in own if _composed(name) not in places):
         raise ValueError(
             f"{source} has classes that the model doesn't know ({', '.join(foreign)}); expected some of "
             f"{', '.join(names)}: choose the data of its classes, or rename or remove others"
         )
-    places = torch.tensor([names.index(name) for name in own])
-    return replace(found, labels=places[found.labels], class_names=tuple(names))
+    order = torch.tensor([places[_composed(name)] for name in own])
+    return replace(found, labels=order[found.labels], class_names=tuple(names))
+
+
+def _composed(name: str) -> str:
+    """Letters and accents in one: a folder's name may have them apart, as macOS writes it."""
+    return unicodedata.normalize("NFC", name)
 
 
 def read_unknown(source: str, model: Classifier, root: Path | None) -> ImageSet:
@@ -115,20 +123,8 @@ def predict_images(model: Classifier, images: Tensor) -> Prediction:
     return Prediction.cat([model.predict(chunk.to(dtype) / 255) for chunk in chunks])
 
 
-@contextmanager
-def told_warnings() -> Iterator[None]:
-    """Tell warnings about data in a line each, without the place in the code that they come from."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", DataWarning)
-        try:
-            yield
-        finally:  # an error may be due to what was warned of
-            for warning in caught:
-                typer.secho(f"Warning: {warning.message}", fg="yellow", err=True)
-
-
 def _named(source: str, split: str, root: Path | None) -> ImageSet:
-    path = Path(source).expanduser()
+    path = expanded(source)
     if path.exists():
         raise ValueError(
             f"{source} is a file; expected a folder of images, a .npz file or the name of a data set: "

@@ -10,7 +10,7 @@ from rich.table import Table
 from torch import Tensor
 
 from daedl.bench.data import read_images
-from daedl.bench.data.folder import SUFFIXES, seen
+from daedl.bench.data.folder import SUFFIXES, below
 from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
 from daedl.cli.common import Threads, told_errors, using_threads
@@ -61,19 +61,14 @@ def _expanded(sources: Sequence[str]) -> tuple[list[Path], list[str]]:
     """The files among `sources` and in and below the folders among them; which folders have none."""
     files, empty = [], []
     for source in map(Path, sources):
-        found = _below(source) if source.is_dir() else [source]
+        found = [source]
+        if source.is_dir():
+            images = (each for each in below(source) if each.suffix.lower() in SUFFIXES)
+            found = sorted(each for each in images if each.is_file())
         files += found
         if not found:
             empty.append(f"{source} holds no PNG or JPEG; expected a folder of images")
     return list(dict.fromkeys(files)), empty
-
-
-def _below(folder: Path) -> list[Path]:
-    return sorted(
-        each
-        for each in seen(folder.rglob("*"), folder)
-        if each.suffix.lower() in SUFFIXES and each.is_file()
-    )
 
 
 def _read(files: Sequence[Path], channels: int, size: int) -> tuple[dict[Path, Tensor], list[str]]:

@@ -23,7 +23,7 @@ from daedl.export.graph import (
     to_torch_export,
     undisturbed,
 )
-from daedl.storage import write_atomically
+from daedl.storage import expanded, write_atomically
 
 TOLERANCE = 1e-4  # between PyTorch and what was exported; see `difference`
 # Images that the check before writing looks at (chosen: it takes a fraction of a second).
@@ -161,7 +161,7 @@ def _write(
     model: Classifier, path: str | Path, data: bytes, opset: int | None, worst: float
 ) -> Written:
     """Write `data`, and say what they are."""
-    place = Path(path).expanduser()
+    place = expanded(path)
     write_atomically(place, data)
     inputs = {INPUT: _shaped(random_images(model, 1))}
     outputs = {name: _shaped(tensor) for name, tensor in _example(model).items()}

@@ -20,7 +20,7 @@ from daedl.classifier import Classifier
 from daedl.density import DensityEffect, DensityScorer, DensityWarning
 from daedl.distributed import sum_across
 from daedl.outputs import Batch, Data
-from daedl.storage import require_writable
+from daedl.storage import expanded, require_writable
 from daedl.training.loaders import as_batches, in_order, shuffled_share
 from daedl.training.loop import History, Plan, train_all
 from daedl.training.randomness import preserved_random_state, seed_epoch
@@ -95,7 +95,7 @@ def fit(
         patience=patience,
         gradient_clip=gradient_clip,
         seed=seed,
-        checkpoint=None if checkpoint is None else Path(checkpoint).expanduser(),
+        checkpoint=None if checkpoint is None else expanded(checkpoint),
         resume=resume,
         progress=progress,
         identity=identity or {},

@@ -2,6 +2,8 @@
 
 import json
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +21,8 @@ def digits(pictures):
 
 
 def everything(folder):
-    """Contents and times of all files below `folder`."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    """Contents and times of all files below `folder`, but for locks."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
     return {
         str(each.relative_to(folder)): (each.read_bytes(), each.stat().st_mtime_ns)
         for each in files
@@ -70,7 +72,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, digits):
         generate(digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
     first = everything(home / "shot_noise")
     assert set(first) == {"test_images.npy", "test_labels.npy"}
-    assert not any(path.name.startswith(".") for path in home.rglob("*"))
+    assert not any(Path(name).name.startswith(".") for name in everything(home))
     assert not (home / "scale").exists()
     obstacle.unlink()
     generate(digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
@@ -167,3 +169,14 @@ def test_wrong_names_and_places_are_refused(tmp_path, digits):
 def test_progress_is_shown(tmp_path, digits, capsys):
     generate(digits, LABELS, tmp_path, "mnist-c", NAMES[:1])
     assert "MNIST-C shot_noise" in capsys.readouterr().out
+
+
+def test_runs_side_by_side_record_what_each_made(tmp_path, digits):
+    with ThreadPoolExecutor() as pool:
+        parts = (["scale"], ["stripe"], ["fog"], ["rotate"])
+        made = [
+            pool.submit(generate, digits, LABELS, tmp_path, "mnist-c", names, progress=False)
+            for names in parts
+        ]
+    record = json.loads((made[0].result() / "generated.json").read_text())
+    assert record["names"] == ["fog", "rotate", "scale", "stripe"]

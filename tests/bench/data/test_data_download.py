@@ -19,6 +19,28 @@ def test_a_file_arrives_whole(site, tmp_path):
     assert list(target.parent.iterdir()) == [target]
 
 
+def test_a_bar_shows_the_file_and_how_much_of_it_arrived(site, tmp_path, monkeypatch, capsys):
+    site.files["/set.gz"] = CONTENT
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal has it
+    download(tmp_path / "set.gz", [f"{site.address}/set.gz"], MD5)
+    shown = capsys.readouterr().err
+    assert "set.gz" in shown
+    assert "3.0/3.0 MB" in shown
+
+
+def test_a_full_disk_is_told_at_once(site, tmp_path):
+    resource = pytest.importorskip("resource", reason="no limits for files here")
+    site.files["/set.gz"] = CONTENT
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match=r"cannot keep set.gz: File too large; expected room"):
+            download(tmp_path / "set.gz", [f"{site.address}/set.gz"] * 2, MD5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert site.asked == [("/set.gz", None)]
+
+
 def test_a_wrong_checksum_is_refused_and_nothing_stays(site, tmp_path):
     site.files["/set.gz"] = CONTENT[:-1] + b"?"
     target = tmp_path / "set.gz"

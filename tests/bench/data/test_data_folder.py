@@ -1,6 +1,7 @@
 """Folders of images: converted, resized, labelled by subfolder; what can't be read is named."""
 
 import io
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -80,6 +81,53 @@ def test_every_mode_becomes_colour_or_grey(tmp_path, mode):
         image = read_images([tmp_path / "white.png"], channels=channels, size=None)
         assert image.shape == (1, channels, 4, 4)
         assert (image == 255).all()
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_white(tmp_path, mode):
+    """Black ink on nothing, as icons and signatures are exported: without its alpha all of it is black."""
+    pixels = np.zeros((4, 4, 4), np.uint8)
+    pixels[:2, :, 3] = 255
+    path = tmp_path / "icon.png"
+    if mode == "P":
+        palette = Image.fromarray((pixels[..., 3] > 0).astype(np.uint8), "L").convert("P")
+        palette.putpalette([0, 0, 0, 0, 0, 0])
+        palette.save(path, transparency=b"\x00\xff")
+    else:
+        Image.fromarray(pixels).convert(mode).save(path)
+    for channels in (1, 3):
+        image = read_images([path], channels=channels, size=None)[0]
+        assert (image[:, :2] == 0).all()
+        assert (image[:, 2:] == 255).all()
+
+
+def test_a_damaged_note_of_the_camera_does_no_harm(tmp_path):
+    path = save(tmp_path / "photo.png", PIXELS[0], exif=b"junk")
+    assert np.array_equal(read_images([path], size=None)[0].permute(1, 2, 0).numpy(), PIXELS[0])
+
+
+def test_links_to_folders_are_followed_once(folder, tmp_path):
+    save(tmp_path / "elsewhere" / "deep" / "1.png", PIXELS[3])
+    (folder / "cow").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "round").symlink_to(folder)
+    assert len(read_folder(folder, labelled=False)) == 4
+    (folder / "cow").unlink()
+    (folder / "cow").symlink_to(tmp_path / "elsewhere" / "deep")
+    assert read_folder(folder).class_names == ("cat", "cow", "dog")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_told(folder, monkeypatch):
+    """As one without permission, which the user who runs this may have anyway."""
+    scan = os.scandir
+
+    def refusing(path):
+        if Path(path).name == "dog":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(PermissionError, match="dog"):
+        read_folder(folder, labelled=False)
 
 
 def test_sixteen_bits_are_scaled_not_cut_off(tmp_path):

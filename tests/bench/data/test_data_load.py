@@ -238,6 +238,25 @@ def test_a_file_that_was_published_as_another_is_refused(tmp_path, known):
     assert str(tmp_path / labels) in str(caught.value)
 
 
+def test_labels_of_another_set_in_a_file_of_any_kind_are_refused(tmp_path):
+    """MNIST-C's single files have no published checksum, and a file may have been zipped anew."""
+    theirs = LABELS[::-1].copy()
+    table = {
+        name: replace(sources()[name], md5={}, labels={"test": md5(labels.tobytes())})
+        for name, labels in (("mnist", LABELS), ("mnist-c", LABELS), ("kmnist", theirs))
+    }
+    folder = tmp_path / "mnist_c" / "fog"
+    put(tmp_path, mnist_files(labels=theirs))
+    folder.mkdir(parents=True)
+    np.save(folder / "test_images.npy", PIXELS[..., None])
+    np.save(folder / "test_labels.npy", theirs)
+    for name, file in (("mnist", "t10k-labels-idx1-ubyte"), ("mnist-c/fog", "test_labels.npy")):
+        with pytest.raises(ValueError, match=rf"{file} holds the labels of kmnist \(test\);"):
+            data.load(name, root=tmp_path, download=False, table=table)
+    np.save(folder / "test_labels.npy", LABELS)
+    assert len(data.load("mnist-c/fog", root=tmp_path, download=False, table=table)) == 5
+
+
 def test_a_batch_of_another_set_is_named(tmp_path):
     """Which one of CIFAR's batches it is can't be said from the labels of all, so all are named."""
     paths = sources()["cifar10"].splits["train"]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from filelock import FileLock
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
@@ -60,7 +61,7 @@ def generate(
     _require_labels(labels, images)
     home = Path(folder) / kind.folder
     require_folder(home)
-    record = _record(home, images, family, seed)
+    _record(home, images, family, seed)  # before anything is made, it raises if they don't fit
     severities = len(next(iter(kind.corruptions.values())).severities)
     repeated = np.tile(labels.cpu().to(torch.uint8).numpy(), severities)
     missing = [name for name in chosen if not _finished(home, name, kind, repeated)]
@@ -75,8 +76,11 @@ def generate(
         for name in missing:
             bar.update(task, description=f"{kind.title} {name}")
             made = _made(images, name, family, seed, lambda count: bar.advance(task, count))
-            record["names"] = sorted({*record["names"], name})
-            write_atomically(home / RECORD, (json.dumps(record, indent=2) + "\n").encode())
+            # Another run may make others side by side: each adds to what is recorded by now.
+            with FileLock(home / f".{RECORD}.lock"):
+                record = _record(home, images, family, seed)
+                record["names"] = sorted({*record["names"], name})
+                write_atomically(home / RECORD, (json.dumps(record, indent=2) + "\n").encode())
             _write(home, name, kind, made, repeated)
     return home
 

@@ -65,7 +65,8 @@ def channels_last(images: Array, path: Path) -> Array:
     if first == last:
         raise ValueError(
             f"images in {path} have shape {shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W) "
-            "with 1 or 3 channels and no doubt which axis they are: add the channel axis, or crop"
+            "with 1 or 3 channels and no doubt which axis they are: add the channel axis, or crop; of "
+            "images with transparency take images[..., :3]"
         )
     return images if last else images.transpose(0, 2, 3, 1)
 
@@ -85,7 +86,8 @@ def tensors(images: Array, labels: Array, images_path: Path, labels_path: Path) 
     if labels.dtype.kind not in "iu" or labels.shape not in ((labels.size,), (labels.size, 1)):
         raise ValueError(
             f"labels in {labels_path} are {labels.dtype} of shape {labels.shape}; expected integers "
-            "(N,): use labels.argmax(-1) if they are one-hot"
+            "(N,): use labels.argmax(-1) if they are one-hot, labels.astype(int) if they are whole, or "
+            "np.unique(labels, return_inverse=True) if they are names"
         )
     require_equal_counts(len(images), len(labels), images_path, labels_path)
     # Copies: what a file was mapped or read to may not be written to, what a tensor holds may.
@@ -117,8 +119,8 @@ def _member(archive: zipfile.ZipFile, name: str) -> Array:
         shape, kind = _header(file)
     if kind.hasobject:
         raise ValueError(
-            f"{name} holds objects, which aren't unpacked, and no numbers; images of mixed sizes end so: "
-            "resize them to one size before np.savez"
+            f"{name} holds objects, which aren't unpacked; images of mixed sizes end so, resize them to one "
+            "size before np.savez, and so do names from pandas, convert them with .astype(str)"
         )
     if math.prod(shape) * max(kind.itemsize, 1) > size:
         raise ValueError(f"{name} announces {kind} of shape {shape} but holds {size:,} bytes")

@@ -1,5 +1,6 @@
 """A folder of PNG or JPEG images, one subfolder for each class: anybody's own data."""
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,8 @@ def read_folder(
 ) -> ImageSet:
     """Images of `path`/<class>/*.png, *.jpg, *.jpeg, in alphabetical order.
 
-    What is hidden, that is has a name that starts with a dot, is left out.
+    What is hidden, that is has a name that starts with a dot, is left out. What is transparent becomes
+    white.
 
     Args:
         channels: 1 (grey) or 3 (colour); images are converted.
@@ -45,12 +47,12 @@ def read_folder(
             f"no folder at {folder}; expected a folder of images: look at the path"
         )
     if not labelled:
-        images = read_images(_files(folder.rglob("*"), folder), channels=channels, size=size)
+        images = read_images(_files(below(folder), folder), channels=channels, size=size)
         labels = torch.zeros(len(images), dtype=torch.int64)
         return ImageSet(images, labels, folder.name, split)
     names = _classes(folder, class_names)
     _tell_strays(folder, names)
-    files = [_files((folder / name).iterdir(), folder / name) for name in names]
+    files = [_files(_inside(folder / name), folder / name) for name in names]
     labels = torch.repeat_interleave(torch.tensor([len(each) for each in files]))
     images = read_images([file for each in files for file in each], channels=channels, size=size)
     return ImageSet(images, labels, folder.name, split, names)
@@ -80,7 +82,7 @@ def read_images(
 
 
 def _classes(folder: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    found = sorted(each.name for each in seen(folder.iterdir(), folder) if each.is_dir())
+    found = sorted(each.name for each in _inside(folder) if each.is_dir())
     if not found:
         raise ValueError(
             f"{folder} has no subfolder; expected one for each class, named after it, with its images: "
@@ -98,11 +100,10 @@ def _classes(folder: Path, wanted: Sequence[str] | None) -> tuple[str, ...]:
 
 def _tell_strays(folder: Path, names: Sequence[str]) -> None:
     """Warn of images that no class has, as they lie beside the classes' folders or deeper in them."""
-    places = (folder, *(deeper for name in names for deeper in _deeper(folder / name)))
+    deeper = (each for name in names for each in below(folder / name))
     strays = [
         file
-        for place in places
-        for file in seen(place.iterdir(), place)
+        for file in (*_inside(folder), *(each for each in deeper if each.parent.parent != folder))
         if file.suffix.lower() in SUFFIXES
     ]
     if strays:
@@ -114,21 +115,31 @@ def _tell_strays(folder: Path, names: Sequence[str]) -> None:
         )
 
 
-def _deeper(folder: Path) -> list[Path]:
-    return [each for each in seen(folder.rglob("*"), folder) if each.is_dir()]
+def below(folder: Path) -> list[Path]:
+    """Everything in and below `folder` that isn't hidden; links are followed, each folder once."""
+    found, visited = [], set()
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=_raise):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if (real := os.path.realpath(place)) in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        found += [Path(place, name) for name in (*folders, *files) if not name.startswith(".")]
+    return found
 
 
-def seen(candidates: Iterable[Path], folder: Path) -> list[Path]:
-    """Those that neither are hidden nor lie in a hidden subfolder of `folder`."""
-    return [
-        each
-        for each in candidates
-        if not any(part.startswith(".") for part in each.relative_to(folder).parts)
-    ]
+def _raise(error: OSError) -> None:
+    """A folder that can't be looked into would be left out in silence."""
+    raise error
+
+
+def _inside(folder: Path) -> list[Path]:
+    """What lies right in `folder` and isn't hidden."""
+    return [each for each in folder.iterdir() if not each.name.startswith(".")]
 
 
 def _files(candidates: Iterable[Path], folder: Path) -> list[Path]:
-    files = sorted(each for each in seen(candidates, folder) if each.is_file())
+    files = sorted(each for each in candidates if each.is_file())
     images = [each for each in files if each.suffix.lower() in SUFFIXES]
     if not images:
         raise ValueError(
@@ -152,12 +163,27 @@ def _read(file: Path, channels: int, shape: tuple[int, int] | None) -> Tensor:
 
 def pixels_of(opened: Image.Image, channels: int, shape: tuple[int, int] | None) -> Tensor:
     """The image (C, H, W), uint8, resized to `shape` (H, W) unless that is None."""
-    # Cameras note how they were held instead of turning the image.
-    image = _eight_bits(ImageOps.exif_transpose(opened)).convert(MODES[channels])
+    image = _opaque(_eight_bits(_upright(opened))).convert(MODES[channels])
     if shape is not None:
         image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
     pixels = np.array(image, dtype=np.uint8)
     return torch.from_numpy(pixels).reshape(*pixels.shape[:2], channels).permute(2, 0, 1)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Cameras note how they were held instead of turning the image."""
+    image.load()  # what can't be read raises here
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # a damaged note can fail anywhere in Pillow's reader; the image may be whole
+        return image
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """On white: without its transparency, an icon would be what colour its empty parts happen to have."""
+    if not image.has_transparency_data:
+        return image
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -171,6 +197,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 def _readable(file: Path) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
+            # Of notes in the file that can't be read; they name no file, and the image is what counts.
+            warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
             # Pillow only warns of an image so large that it may be meant to fill the memory.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             yield

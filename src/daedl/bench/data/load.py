@@ -94,11 +94,30 @@ def load(
         # Of two files the second holds the labels; CIFAR's batches hold some each.
         labelled = paths[1:] if len(paths) == 2 else paths
         raise ValueError(f"{', '.join(map(str, labelled))}: {error}") from error
+    _require_own_labels(source, loaded, paths[-1], table)
     if source.variants:
         _warn_of_made(wanted, folder)
     else:  # single files of the corrupted sets have no published checksum
         _require_no_others(source, paths, folder, table)
     return loaded
+
+
+def _require_own_labels(
+    source: Source, loaded: ImageSet, path: Path, table: Mapping[str, Source]
+) -> None:
+    """Raise if the labels are those of another set or split."""
+    digest = hashlib.md5(loaded.labels.byte().numpy().data, usedforsecurity=False).hexdigest()
+    if digest == source.labels.get(loaded.split):
+        return
+    known = {
+        md5: (each.name, split) for each in table.values() for split, md5 in each.labels.items()
+    }
+    if digest in known:
+        name, split = known[digest]
+        raise ValueError(
+            f"{path} holds the labels of {name} ({split}); expected those of {loaded.name} "
+            f"({loaded.split}): put the right file there, or remove it to have it downloaded"
+        )
 
 
 def _warn_of_made(wanted: Wanted, root: Path) -> None:

@@ -27,6 +27,7 @@ class Source:
     md5: Mapping[str, str]
     variants: tuple[str, ...] = ()
     severities: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Every name that `find` knows for this source."""
@@ -117,5 +118,5 @@ def _source(name: str, row: Mapping[str, Any]) -> Source:
         key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
     }
     plain["splits"] = MappingProxyType({key: tuple(paths) for key, paths in row["splits"].items()})
-    plain["md5"] = MappingProxyType(row["md5"])
+    plain |= {key: MappingProxyType(row.get(key, {})) for key in ("md5", "labels")}
     return Source(name=name, **plain)
