@@ -93,9 +93,9 @@ def leaders(
 
 
 def _best(present: Mapping[tuple[str, int], Summary], asked: Criterion) -> set[tuple[str, int]]:
-    """The best, and those that differ from it by no more than its standard deviation.
+    """The best, and those that differ from it by no more than twice its standard deviation.
 
-    Not by their own: a figure that varies much would lead where a better one that varies little doesn't.
+    Not by their own deviation: a figure that varies much would lead where a better one that varies little doesn't.
     What everybody has is nobody's merit: of costs none is marked. A figure of one seed may be luck: it is
     left out where others have more.
     """
@@ -108,7 +108,7 @@ def _best(present: Mapping[tuple[str, int], Summary], asked: Criterion) -> set[t
     return {
         label
         for label, each in present.items()
-        if abs(each.mean - first.mean) <= (first.deviation or 0)
+        if abs(each.mean - first.mean) <= 2 * (first.deviation or 0)
     }
 
 
