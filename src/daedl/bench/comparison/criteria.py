@@ -95,9 +95,9 @@ def leaders(
 def _best(present: Mapping[tuple[str, int], Summary], asked: Criterion) -> set[tuple[str, int]]:
     """The best, and those that differ from it by no more than twice its standard deviation.
 
-    Not by their own deviation: a figure that varies much would lead where a better one that varies little doesn't.
-    What everybody has is nobody's merit: of costs none is marked. A figure of one seed may be luck: it is
-    left out where others have more.
+    Not by their own deviation: a figure that varies much would lead where a better one that varies little
+    doesn't. What everybody has is nobody's merit: of costs none is marked. A figure of one seed may be
+    luck: it is left out where others have more.
     """
     if not present or not asked.purpose:
         return set()

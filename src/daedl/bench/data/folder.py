@@ -119,7 +119,7 @@ def below(folder: Path) -> list[Path]:
     """Everything in and below `folder` that isn't hidden; links are followed, each folder once."""
     found, visited = [], set()
     for place, folders, files in os.walk(folder, followlinks=True, onerror=_raise):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         if (real := os.path.realpath(place)) in visited:
             folders.clear()
             continue

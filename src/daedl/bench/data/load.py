@@ -109,15 +109,12 @@ def _require_own_labels(
     digest = hashlib.md5(loaded.labels.byte().numpy().data, usedforsecurity=False).hexdigest()
     if digest == source.labels.get(loaded.split):
         return
-    known = {
-        md5: (each.name, split) for each in table.values() for split, md5 in each.labels.items()
-    }
-    if digest in known:
-        name, split = known[digest]
-        raise ValueError(
-            f"{path} holds the labels of {name} ({split}); expected those of {loaded.name} "
-            f"({loaded.split}): put the right file there, or remove it to have it downloaded"
-        )
+    for each in table.values():
+        for split in (split for split, md5 in each.labels.items() if md5 == digest):
+            raise ValueError(
+                f"{path} holds the labels of {each.name} ({split}); expected those of {loaded.name} "
+                f"({loaded.split}): put the right file there, or remove it to have it downloaded"
+            )
 
 
 def _warn_of_made(wanted: Wanted, root: Path) -> None:
