@@ -433,7 +433,25 @@ def test_what_was_run_is_told_in_words():
         ("EDL", "edl, learning rate = 0.001", "0"),
         ("DAEDL-LOO", "daedl, leave_one_out = True", "0–2"),
     )
-    assert (run.commits, run.threads) == ("abc1234, def5678", "1, 2")
+    assert (run.commits, run.threads, run.made) == ("abc1234, def5678", "1, 2", "")
+
+
+def test_corruptions_that_were_made_here_are_told():
+    figure = row(
+        "daedl",
+        "mnist-c/fog",
+        "shift",
+        "aleatoric",
+        "aupr",
+        0.8,
+        experiment="mnist-shift",
+        made=True,
+    )
+    content = page.gather(found(figure), [], [])
+    assert content.runs[0].made == "MNIST-C"
+    for form in (page.html(content), page.markdown(content)):
+        assert "Corruptions of MNIST-C were" in form
+    assert "Corruptions of" not in page.html(page.gather(found(*ood("daedl", [0.9])), [], []))
 
 
 class Page(HTMLParser):

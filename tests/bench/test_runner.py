@@ -155,6 +155,18 @@ def test_corruptions_are_measured_each_and_on_average(store, tmp_path):
     assert (tmp_path / "rows.jsonl").read_bytes() == held
 
 
+def test_rows_say_that_corruptions_were_made_here(store, tmp_path):
+    spec = catalogue(SPEC.replace('ood = ["noise"]', 'shift = "mnist-c"'))
+
+    def making(name, split):
+        return replace(load(name, split), made=name == "mnist-c/fog")
+
+    results = tmp_path / "rows.jsonl"
+    assert run(spec, "tiny", load=making, store=store, results=results, methods=["full"]) == []
+    assert {row.made for row in rows.load(results) if row.task == "shift"} == {True}
+    assert {row.made for row in rows.load(results) if row.task != "shift"} == {False}
+
+
 def test_rows_of_a_corruption_are_kept_before_the_next_is_predicted(store, tmp_path):
     """And are not measured again afterwards."""
     spec = catalogue(SPEC.replace('ood = ["noise"]', 'shift = "mnist-c"'))

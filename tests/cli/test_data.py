@@ -67,6 +67,7 @@ def test_mnist_c_is_made_below_the_data_root_and_can_be_loaded(root: Path) -> No
             data.DataWarning, match="made by `daedl data corrupt`; expected those of mnist-c"
         ):
             made = data.load(f"mnist-c/{name}", root=root, download=False)
+        assert made.made
         assert torch.equal(made.images, corrupt(clean, name, 1, "mnist-c", seed=3))
         assert made.labels.tolist() == LABELS.tolist()
 

@@ -43,6 +43,7 @@ class Row:
         commit: of the checkout that the library was run from, or "unknown".
         threads: of torch.
         protocol: name of the protocol, where there is one.
+        made: whether the corruptions were made by `daedl data corrupt`, in place of published ones.
     """
 
     experiment: str
@@ -60,6 +61,7 @@ class Row:
     threads: int
     spec: str = ""
     protocol: str = ""
+    made: bool = False
 
 
 @cache

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,7 +88,8 @@ def run(
         or (networks and not _trained(chosen, method, seed, store))
     ]
     failures = Failures(progress)
-    for label, method, seed, units in _obtainable(todo, experiment, chosen, load, store, failures):
+    todo, made = _obtainable(todo, experiment, chosen, load, store, failures)
+    for label, method, seed, units in todo:
         where = f"{label}, seed {seed}"
         progress.starts(f"{experiment.name} · {chosen.name} · {where}")
         cell = Cell(chosen, method, seed, load, store, progress)
@@ -106,7 +107,7 @@ def run(
             try:
                 for data, found in measure(experiment, label, cell, unit):
                     if data in wanted:
-                        rows.append(results, found)
+                        rows.append(results, [replace(row, made=unit in made) for row in found])
             except Exception as error:
                 failures.add(f"{where}, {unit}", error)
     return failures
@@ -177,25 +178,34 @@ def _obtainable(
     load: Load,
     store: Store,
     failures: Failures,
-) -> list[Todo]:
-    """What can be done with the data that can be had; `failures` gets what can't."""
-    lost = set()
+) -> tuple[list[Todo], set[str]]:
+    """What can be done with the data that can be had, and units that were made here, not published.
+
+    `failures` gets what can't be done.
+    """
+    lost, made = set(), set()
     for unit in dict.fromkeys(unit for each in todo for unit in each.units):
-        if error := _unobtainable(unit, load):
+        try:
+            if _was_made(unit, load):
+                made.add(unit)
+        except Exception as error:
             failures.add(unit, error)
             lost.add(unit)
     if experiment.test in lost:
-        return []
+        return [], made
     wanted = [
         each._replace(units=units)
         for each in todo
         if (units := [unit for unit in each.units if unit not in lost]) or not each.units
     ]
     trained = [each for each in wanted if _trained(protocol, each.method, each.seed, store)]
-    if wanted != trained and (error := _unobtainable(protocol.data, load, "train")):
-        failures.add(f"training images of {protocol.data}", error)
-        return trained
-    return wanted
+    if wanted != trained:
+        try:
+            load(protocol.data, "train")
+        except Exception as error:
+            failures.add(f"training images of {protocol.data}", error)
+            return trained, made
+    return wanted, made
 
 
 def _trained(protocol: Protocol, method: Method, seed: int, store: Store) -> bool:
@@ -203,15 +213,10 @@ def _trained(protocol: Protocol, method: Method, seed: int, store: Store) -> boo
     return all(map(store.has, training_keys(protocol, method, seed)))
 
 
-def _unobtainable(unit: str, load: Load, split: str = "test") -> Exception | None:
-    """Why its images can't be loaded, or None."""
+def _was_made(unit: str, load: Load) -> bool:
+    """Whether any of its images were made here. All are loaded, and raise if they can't be."""
     groups = list(corrupted_sets(unit).values())
-    try:
-        for name in groups[0] if groups else [unit]:
-            load(name, split)
-    except Exception as error:
-        return error
-    return None
+    return True in [load(name, "test").made for name in (groups[0] if groups else [unit])]
 
 
 def measure(

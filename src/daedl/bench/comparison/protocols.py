@@ -25,6 +25,7 @@ class Run:
 
     Attributes:
         methods: name, settings that differ from the method's own or the protocol's, and seeds.
+        made: families of corruptions that were made here, in place of published ones.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Run:
     commits: str
     threads: str
     versions: str
+    made: str
 
 
 def runs(measured: Measurements) -> list[Run]:
@@ -61,6 +63,9 @@ def _run(name: str, measured: Measurements) -> Run:
         commits=", ".join(sorted({row.commit for row in found})),
         threads=", ".join(map(str, sorted({row.threads for row in found}))),
         versions=", ".join(sorted({f"daedl {row.daedl}, torch {row.torch}" for row in found})),
+        made=", ".join(
+            sorted({titles.data(row.data.partition("/")[0]) for row in found if row.made})
+        ),
     )
 
 

@@ -24,6 +24,7 @@ class ImageSet:
         name: of the data set, as errors and reports call it.
         split: "train", "test" or what the user calls it.
         class_names: one for each class, or None if they have none.
+        made: whether `daedl data corrupt` made the images, in place of published ones.
     """
 
     images: Tensor
@@ -31,6 +32,7 @@ class ImageSet:
     name: str
     split: str
     class_names: tuple[str, ...] | None = None
+    made: bool = False
 
     def __post_init__(self) -> None:
         _require_images(self.images, self.name)

@@ -3,6 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -95,10 +96,9 @@ def load(
         labelled = paths[1:] if len(paths) == 2 else paths
         raise ValueError(f"{', '.join(map(str, labelled))}: {error}") from error
     _require_own_labels(source, loaded, paths[-1], table)
-    if source.variants:
-        _warn_of_made(wanted, folder)
-    else:  # single files of the corrupted sets have no published checksum
-        _require_no_others(source, paths, folder, table)
+    if source.variants:  # single files of the corrupted sets have no published checksum
+        return replace(loaded, made=_was_made(wanted, folder))
+    _require_no_others(source, paths, folder, table)
     return loaded
 
 
@@ -117,9 +117,11 @@ def _require_own_labels(
             )
 
 
-def _warn_of_made(wanted: Wanted, root: Path) -> None:
+def _was_made(wanted: Wanted, root: Path) -> bool:
+    """Whether a corruption was made here; then there is a warning too."""
     home = root / Path(wanted.files("test")[0]).parts[0]
-    if corrupted.was_made(home, wanted.variant):
+    made = corrupted.was_made(home, wanted.variant)
+    if made:
         warnings.warn(
             f"{home} holds corruptions made by `daedl data corrupt`; expected those of "
             f"{wanted.source.name} as published, which differ from them (docs/corruptions.md says where): "
@@ -127,6 +129,7 @@ def _warn_of_made(wanted: Wanted, root: Path) -> None:
             DataWarning,
             stacklevel=3,
         )
+    return made
 
 
 def _require_no_others(
