@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 from daedl.bench import data, rows
-from daedl.bench.cell import fast
 from daedl.bench.data import ImageSet
 from daedl.bench.rows import Measured
 from daedl.bench.spec import Protocol, catalogue, cell_key
 from daedl.classifier import Classifier
 from daedl.methods import Method
+from daedl.networks import channels_last
 from daedl.outputs import Outputs
 
 PATH = Path(__file__).parent / "results" / "costs.jsonl"
@@ -39,7 +39,7 @@ def untrained(protocol: Protocol, method: Method) -> Classifier:
     """A classifier with the protocol's network, the same weights for all."""
     torch.manual_seed(0)
     classifier = Classifier(protocol.build(), method)
-    fast(classifier.network)
+    channels_last(classifier.network)
     return classifier
 
 

@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 import daedl
-from daedl.bench.cell import fast
 from daedl.bench.comparison import measured
 from daedl.bench.data import ImageSet
 from daedl.bench.spec import Protocol, catalogue
@@ -236,7 +235,6 @@ def quick_training(images: int = 3200) -> SpeedRow:
     def epoch(protocol: Protocol) -> float:
         # As the experiments train it: a density of noise would mean nothing.
         classifier = daedl.Classifier(protocol.build(), daedl.methods.DAEDL().trained_as())
-        fast(classifier.network)
         options = {**protocol.training, "max_epochs": 1}
         size = options.pop("batch_size")
         history = daedl.fit(

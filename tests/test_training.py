@@ -24,7 +24,7 @@ from torch.utils.data import (
 
 import daedl
 from daedl.density.scorer import FLOAT32_AGREEMENT
-from daedl.networks import MLP
+from daedl.networks import MLP, ConvNet
 from daedl.training.loaders import in_order
 from daedl.training.randomness import seed_epoch
 
@@ -674,3 +674,26 @@ class TestBadInput:
         net = daedl.networks.Wrapped(nn.Sequential(nn.Linear(4, 4), Bad()), "0", (4,))
         with pytest.raises(ValueError, match="logits of epoch 0"):
             fit(daedl.Classifier(net, "softmax"), blobs, max_epochs=1)
+
+
+class Viewing(nn.Module):
+    """As many a user's module: `view` needs the channels first."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3, padding=1)
+        self.linear = nn.Linear(4 * 8 * 8, 2)
+
+    def forward(self, images):
+        return self.linear(self.convolution(images).relu().view(len(images), -1))
+
+
+def test_weights_are_laid_out_for_the_cpu_but_not_those_of_a_users_module():
+    images, targets = torch.rand(64, 3, 8, 8), torch.arange(64) % 2
+    own = daedl.Classifier(ConvNet(3, 2, image_size=8, channels=4), "softmax")
+    fit(own, (images, targets), max_epochs=1)
+    first = own.network.extractor.conv1[0].weight
+    assert first.is_contiguous(memory_format=torch.channels_last)
+    wrapped = daedl.networks.Wrapped(Viewing(), "convolution", (3, 8, 8))
+    fit(daedl.Classifier(wrapped, "softmax"), (images, targets), max_epochs=1)
+    assert wrapped.module.convolution.weight.is_contiguous()

@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from daedl.networks import MLP, NETWORKS, VGG16, ConvNet, ResNet18, Wrapped, build
+from daedl.networks import (
+    MLP,
+    NETWORKS,
+    VGG16,
+    ConvNet,
+    ResNet18,
+    Wrapped,
+    build,
+    channels_last,
+)
 
 SMALL = {
     "MLP": {"in_features": 5, "num_classes": 3},
@@ -182,3 +191,17 @@ def test_pooling_first_is_the_same_as_relu_first_in_values_and_gradients():
     assert torch.equal(ours(images).logits, papers(images).logits)
     for mine, theirs in zip(ours.parameters(), papers.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("name", ["ConvNet", "VGG16", "ResNet18"])
+def test_channels_last_give_the_same_outputs(name):
+    network = build(name, **SMALL[name]).eval()
+    images = torch.rand(2, *network.input_shape)
+    with torch.no_grad():
+        before = network(images)
+        channels_last(network)
+        after = network(images)
+    kernels = [each for each in network.parameters() if each.ndim == 4]
+    assert all(each.is_contiguous(memory_format=torch.channels_last) for each in kernels)
+    torch.testing.assert_close(after.features, before.features, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(after.logits, before.logits, rtol=1e-4, atol=1e-5)

@@ -17,6 +17,7 @@ from daedl.bench.trained import SILENT, Progress
 from daedl.classifier import Classifier
 from daedl.members import ensemble
 from daedl.methods import Ensemble, Fits, Method
+from daedl.networks import channels_last
 from daedl.networks.headed import side_by_side
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -85,7 +86,7 @@ class Cell:
         if self._members:
             return ensemble([each.classifier for each in self._members])
         found = self.store.classifier(self._training_key, self._train)
-        fast(found.network)
+        channels_last(found.network)
         return found
 
     @property
@@ -110,7 +111,6 @@ class Cell:
             torch.manual_seed(self.seed)
             # The method draws weights too, where it puts a head behind the network.
             classifier = Classifier(self.protocol.build(), self.method.trained_as())
-        fast(classifier.network)
         options = self.protocol.training_of(self.method)
         size = options.pop("batch_size")
         val, train = self._parts
@@ -232,8 +232,3 @@ class Cell:
                 found.append(tasks.ood_detection(inside, self.predict(name)[0], "shift"))
                 yield name, found[-1]
             yield group, tasks.averaged(found)
-
-
-def fast(network: torch.nn.Module) -> None:
-    """Lay out the weights so that convolutions on a CPU are about a fifth faster, with the same results."""
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

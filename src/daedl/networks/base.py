@@ -150,6 +150,15 @@ class Wrapped(Network):
             yield name, module
 
 
+def channels_last(network: Network) -> None:
+    """Lay out weights with the channels last, in place: convolutions on a CPU are faster, results the same.
+
+    Not those of a wrapped module, which may rely on how its tensors lie in memory, as `view` does.
+    """
+    if not isinstance(network.plain, Wrapped):
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
 def _probe(network: Network, input_shape: tuple[int, ...]) -> Outputs:
     """Outputs for one blank image, in eval mode so that no running statistic moves."""
     parameter = next(network.parameters())

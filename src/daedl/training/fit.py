@@ -19,6 +19,7 @@ from daedl.checks import require_above_zero, require_batch, require_targets, req
 from daedl.classifier import Classifier
 from daedl.density import DensityEffect, DensityScorer, DensityWarning
 from daedl.distributed import sum_across
+from daedl.networks import channels_last
 from daedl.outputs import Batch, Data
 from daedl.storage import expanded, require_writable
 from daedl.training.loaders import as_batches, in_order, shuffled_share
@@ -248,6 +249,8 @@ def _train(fabric: Fabric, job: _Job) -> History:
         seed_epoch(plan.seed, plan.max_epochs + 1, rank)
         counted = in_order(job.train, rank, world_size)
         model.method.start(model.network, _class_counts(counted, model.network.num_classes))
+    if fabric.device.type == "cpu":
+        channels_last(model.network)
     history = train_all(fabric, model, plan, train, val)
     # A dataset may draw random numbers for the density too: the same after any interruption.
     seed_epoch(plan.seed, plan.max_epochs, rank)
