@@ -26,7 +26,7 @@ from daedl.bench.rows import Measured
 from daedl.bench.spec import Protocol, catalogue, cell_key
 from daedl.classifier import Classifier
 from daedl.methods import Method
-from daedl.networks import channels_last
+from daedl.networks import lay_out
 from daedl.outputs import Outputs
 
 PATH = Path(__file__).parent / "results" / "costs.jsonl"
@@ -39,7 +39,7 @@ def untrained(protocol: Protocol, method: Method) -> Classifier:
     """A classifier with the protocol's network, the same weights for all."""
     torch.manual_seed(0)
     classifier = Classifier(protocol.build(), method)
-    channels_last(classifier.network)
+    lay_out(classifier.network)
     return classifier
 
 

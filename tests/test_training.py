@@ -688,12 +688,27 @@ class Viewing(nn.Module):
         return self.linear(self.convolution(images).relu().view(len(images), -1))
 
 
-def test_weights_are_laid_out_for_the_cpu_but_not_those_of_a_users_module():
+def test_weights_are_laid_out_for_the_cpu_while_they_train_but_not_those_of_a_users_module(
+    tmp_path,
+):
     images, targets = torch.rand(64, 3, 8, 8), torch.arange(64) % 2
     own = daedl.Classifier(ConvNet(3, 2, image_size=8, channels=4), "softmax")
-    fit(own, (images, targets), max_epochs=1)
-    first = own.network.extractor.conv1[0].weight
-    assert first.is_contiguous(memory_format=torch.channels_last)
     wrapped = daedl.networks.Wrapped(Viewing(), "convolution", (3, 8, 8))
-    fit(daedl.Classifier(wrapped, "softmax"), (images, targets), max_epochs=1)
-    assert wrapped.module.convolution.weight.is_contiguous()
+    for classifier, kernel, expected in (
+        (own, own.network.extractor.conv1[0], torch.channels_last),
+        (daedl.Classifier(wrapped, "softmax"), wrapped.module.convolution, torch.contiguous_format),
+    ):
+        seen = []
+        hook = kernel.register_forward_hook(
+            lambda module, *_, seen=seen, expected=expected: seen.append(
+                module.weight.is_contiguous(memory_format=expected)
+            )
+        )
+        fit(classifier, (images, targets), max_epochs=1)
+        hook.remove()
+        assert seen
+        assert all(seen)
+        assert kernel.weight.is_contiguous()
+    own.save(tmp_path / "own.daedl")
+    loaded = daedl.Classifier.load(tmp_path / "own.daedl")
+    assert torch.equal(loaded.predict(images).probs, own.predict(images).probs)

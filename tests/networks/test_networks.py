@@ -14,7 +14,7 @@ from daedl.networks import (
     ResNet18,
     Wrapped,
     build,
-    channels_last,
+    lay_out,
 )
 
 SMALL = {
@@ -199,7 +199,7 @@ def test_channels_last_give_the_same_outputs(name):
     images = torch.rand(2, *network.input_shape)
     with torch.no_grad():
         before = network(images)
-        channels_last(network)
+        lay_out(network)
         after = network(images)
     kernels = [each for each in network.parameters() if each.ndim == 4]
     assert all(each.is_contiguous(memory_format=torch.channels_last) for each in kernels)

@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from io import BytesIO
 
 import httpx
@@ -901,7 +901,8 @@ class TestCommand:
             text=True,
             env={**os.environ, "DAEDL_TOKEN": "secret"},
         )
-        with process:
+        with process, ExitStack() as stack:
+            stack.callback(process.kill)  # where an assertion fails, nobody else would stop it
             line = process.stdout.readline().strip()
             assert line.startswith(f"serving {path} at http://127.0.0.1:")
             asking = httpx.Client(base_url=line.split()[-1], headers={"Content-Type": "image/png"})

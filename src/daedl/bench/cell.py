@@ -17,7 +17,7 @@ from daedl.bench.trained import SILENT, Progress
 from daedl.classifier import Classifier
 from daedl.members import ensemble
 from daedl.methods import Ensemble, Fits, Method
-from daedl.networks import channels_last
+from daedl.networks import lay_out
 from daedl.networks.headed import side_by_side
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -86,7 +86,7 @@ class Cell:
         if self._members:
             return ensemble([each.classifier for each in self._members])
         found = self.store.classifier(self._training_key, self._train)
-        channels_last(found.network)
+        lay_out(found.network)
         return found
 
     @property

@@ -10,7 +10,7 @@ from daedl.bench import moons as two_moons
 from daedl.bench.spec import Catalogue, Experiment, Protocol, training_keys
 from daedl.classifier import Classifier
 from daedl.methods import Method
-from daedl.networks import channels_last
+from daedl.networks import lay_out
 
 # A forward pass is this share of a training step, whose backward pass computes twice as much.
 FORWARD = 1 / 3
@@ -48,7 +48,7 @@ def moons(settings: two_moons.Settings) -> float:
 def _step(protocol: Protocol, method: Method, size: int) -> float:
     """Seconds of one training step on a batch of `size` made-up images."""
     network = protocol.build()
-    channels_last(network)
+    lay_out(network)
     classifier = Classifier(network, method)
     optimizer = torch.optim.Adam(network.parameters())
     generator = torch.Generator().manual_seed(0)

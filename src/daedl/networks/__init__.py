@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from daedl.names import look_up
-from daedl.networks.base import Network, Wrapped, channels_last
+from daedl.networks.base import Network, Wrapped, lay_out
 from daedl.networks.convnet import ConvNet
 from daedl.networks.headed import Headed, Members
 from daedl.networks.mlp import MLP
@@ -33,5 +33,5 @@ __all__ = [
     "ResNet18",
     "Wrapped",
     "build",
-    "channels_last",
+    "lay_out",
 ]

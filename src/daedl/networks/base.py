@@ -150,13 +150,14 @@ class Wrapped(Network):
             yield name, module
 
 
-def channels_last(network: Network) -> None:
-    """Lay out weights with the channels last, in place: convolutions on a CPU are faster, results the same.
+def lay_out(network: Network, memory_format: torch.memory_format = torch.channels_last) -> None:
+    """Lay out weights in place, by default with the channels last: convolutions on a CPU are faster so.
 
-    Not those of a wrapped module, which may rely on how its tensors lie in memory, as `view` does.
+    Results are the same up to rounding. Not those of a wrapped module, which may rely on how its tensors
+    lie in memory, as `view` does.
     """
     if not isinstance(network.plain, Wrapped):
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network.to(memory_format=memory_format)  # type: ignore[call-overload]
 
 
 def _probe(network: Network, input_shape: tuple[int, ...]) -> Outputs:

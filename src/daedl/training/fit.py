@@ -19,7 +19,7 @@ from daedl.checks import require_above_zero, require_batch, require_targets, req
 from daedl.classifier import Classifier
 from daedl.density import DensityEffect, DensityScorer, DensityWarning
 from daedl.distributed import sum_across
-from daedl.networks import channels_last
+from daedl.networks import lay_out
 from daedl.outputs import Batch, Data
 from daedl.storage import expanded, require_writable
 from daedl.training.loaders import as_batches, in_order, shuffled_share
@@ -249,9 +249,12 @@ def _train(fabric: Fabric, job: _Job) -> History:
         seed_epoch(plan.seed, plan.max_epochs + 1, rank)
         counted = in_order(job.train, rank, world_size)
         model.method.start(model.network, _class_counts(counted, model.network.num_classes))
-    if fabric.device.type == "cpu":
-        channels_last(model.network)
+    on_cpu = fabric.device.type == "cpu"
+    if on_cpu:
+        lay_out(model.network)
     history = train_all(fabric, model, plan, train, val)
+    if on_cpu:  # as it comes back from a file, so that both predict the same to the last bit
+        lay_out(model.network, torch.contiguous_format)
     # A dataset may draw random numbers for the density too: the same after any interruption.
     seed_epoch(plan.seed, plan.max_epochs, rank)
     if model.method.fitted_to == "training":
