@@ -187,7 +187,8 @@ def random_images(count: int) -> ImageSet:
 def throughput(images: int = 3200) -> SpeedRow:
     """Images a second of `fit` against a bare loop with cross-entropy on batches that lie ready.
 
-    Both train the same spectrally normalised ConvNet; `fit` makes its batches from uint8 images.
+    Both train the same spectrally normalised ConvNet; `fit` makes its batches from uint8 images, and lays
+    out the weights with the channels last, the loop leaves them as PyTorch makes them.
     """
     data = random_images(images)
     classifier = daedl.Classifier(ConvNet(1, 10))

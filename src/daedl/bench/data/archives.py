@@ -7,12 +7,28 @@ import tempfile
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
+from typing import TypeGuard
 
 from daedl.bench.data.arrays import require_size
 
 BLOCK = 1 << 20  # bytes read at once, chosen
 # What a disk says that can't be written to, whatever the archive.
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def is_of_disk(error: Exception) -> TypeGuard[OSError]:
+    """Whether it is the disk that failed, and not what was to be written to it."""
+    return isinstance(error, OSError) and error.errno in DISK
+
+
+def raise_of_disk(error: Exception, failed: str, folder: Path) -> None:
+    """If the disk of `folder` failed, raise an error that says so; `failed` is what can't be done."""
+    if is_of_disk(error):
+        raise OSError(
+            error.errno,
+            f"{failed}: {error.strerror}; expected room in {folder}, and that it may be written to: make "
+            "room, or name another data root",
+        ) from error
 
 
 def extract(archive: Path, names: Collection[str], root: Path) -> None:
@@ -28,12 +44,7 @@ def extract(archive: Path, names: Collection[str], root: Path) -> None:
             found = unpack(archive, missing, folder)
         # Damaged archives fail in many ways, zlib.error and NotImplementedError among them.
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in DISK:
-                raise OSError(
-                    error.errno,
-                    f"cannot unpack {archive}: {error.strerror}; expected room in {root}, and "
-                    "that it may be written to: make room, or name another data root",
-                ) from error
+            raise_of_disk(error, f"cannot unpack {archive}", root)
             raise ValueError(
                 f"{archive} is damaged, or no such archive ({error}); expected a whole one: remove it, "
                 "and copy or download it again"

@@ -15,7 +15,7 @@ import pooch  # type: ignore[import-untyped, unused-ignore]
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from daedl.bench.data.archives import DISK
+from daedl.bench.data.archives import is_of_disk, raise_of_disk
 
 ATTEMPTS = 3  # on a connection that is cut, chosen
 TIMEOUT = 30.0  # seconds without a byte, chosen
@@ -31,12 +31,7 @@ def download(target: Path, urls: Sequence[str], md5: str) -> None:
             _from(url, target, md5)
             return
         except (*FAILURES, ValueError) as error:
-            if isinstance(error, OSError) and error.errno in DISK:
-                raise OSError(
-                    error.errno,
-                    f"cannot keep {target.name}: {error.strerror}; expected room in {target.parent}, and "
-                    "that it may be written to: make room, or name another data root",
-                ) from error
+            raise_of_disk(error, f"cannot keep {target.name}", target.parent)
             failed.append(f"{url} ({error})")
     raise FileNotFoundError(
         f"{target.name} could not be downloaded from {', nor from '.join(failed)}; expected the file "
@@ -80,8 +75,7 @@ class _Resuming:
                     raise
                 self.part.unlink()  # it is longer than the file
             except FAILURES as error:
-                full = isinstance(error, OSError) and error.errno in DISK
-                if full or attempt == ATTEMPTS or not self.part.exists():
+                if is_of_disk(error) or attempt == ATTEMPTS or not self.part.exists():
                     raise
         self.part.replace(output_file)
 
