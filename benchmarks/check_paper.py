@@ -12,8 +12,8 @@ import re
 import sys
 from pathlib import Path
 
-from daedl.bench.paper import Cell, PaperTable, tables
-from daedl.bench.spec import digest
+from daedl_bench.paper import Cell, PaperTable, tables
+from daedl_bench.spec import digest
 
 METHODS = {r"$\mathcal{I}$-EDL": "i-edl", r"\textbf{DAEDL}": "daedl", "MSP": "softmax"}
 PARTS = ("exp", "de", "sn")  # of the ablations, whose rows have marks in place of a name

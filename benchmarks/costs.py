@@ -20,14 +20,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from daedl.bench import data, rows
-from daedl.bench.data import ImageSet
-from daedl.bench.rows import Measured
-from daedl.bench.spec import Protocol, catalogue, cell_key
+from daedl import data
 from daedl.classifier import Classifier
+from daedl.data import ImageSet
 from daedl.methods import Method
 from daedl.networks import lay_out
 from daedl.outputs import Outputs
+from daedl_bench import rows
+from daedl_bench.rows import Measured
+from daedl_bench.spec import Protocol, catalogue, cell_key
 
 PATH = Path(__file__).parent / "results" / "costs.jsonl"
 REFERENCE = "softmax"
@@ -65,16 +66,16 @@ def predictors(
     held_out: ImageSet,
 ) -> dict[str, Classifier]:
     """Every method on the network of its training, fitted; outputs are collected once a network."""
-    fitted_to = {"training": train, "validation": held_out}
+    fit_split = {"training": train, "validation": held_out}
     collected: dict[tuple[Method, str], tuple[Outputs, torch.Tensor]] = {}
     found = {}
     for label, method in methods.items():
-        training = method.trained_as()
+        training = method.training_method()
         classifier = found[label] = Classifier(trained[training].network, method).eval()
-        if method.fits:
-            key = (training, method.fitted_to)
+        if method.needs_fit:
+            key = (training, method.fit_split)
             if key not in collected:
-                collected[key] = classifier.collect(fitted_to[method.fitted_to].batches(256))
+                collected[key] = classifier.collect(fit_split[method.fit_split].batches(256))
             classifier.fit_outputs(*collected[key])
     return found
 
@@ -108,7 +109,7 @@ def main() -> int:
     held_out = held_out.subset(range(HELD_OUT))
     images, _ = next(iter(data.load("mnist", "test", root=options.data).batches(512)))
 
-    trainings = dict.fromkeys(method.trained_as() for method in methods.values())
+    trainings = dict.fromkeys(method.training_method() for method in methods.values())
     trained = {training: untrained(protocol, training) for training in trainings}
     size = protocol.training["batch_size"]
     steps = best_of([step(each, train, size) for each in trained.values()], options.steps)
@@ -118,7 +119,7 @@ def main() -> int:
         [partial(each.predict, images) for each in ready.values()], options.rounds
     )
     found = {
-        "step": {label: step_of[method.trained_as()] for label, method in methods.items()},
+        "step": {label: step_of[method.training_method()] for label, method in methods.items()},
         "prediction": dict(zip(ready, predictions, strict=True)),
     }
     table = Table("method", "training step", "prediction", title="beside softmax")

@@ -19,15 +19,17 @@ from typing import get_args
 import torch
 from rich.console import Console
 
-from daedl.bench import digits, rows, tasks
-from daedl.bench.comparison.compare import DASH, text
-from daedl.bench.comparison.measured import Summary
-from daedl.bench.rows import Measured
-from daedl.bench.trained import Progress, Trained, Training, train_methods
+from daedl import evaluate as tasks
+from daedl.demo import digits
+from daedl.demo.training import Progress, Trained, Training, train_methods
 from daedl.density import NORMALIZERS, DensityWarning
 from daedl.density.statistics import Structure
 from daedl.methods import DAEDL, EDL, Method, Softmax
 from daedl.networks import ConvNet
+from daedl_bench import rows
+from daedl_bench.comparison.compare import DASH, text
+from daedl_bench.comparison.measured import Summary
+from daedl_bench.rows import Measured
 
 RESULTS = Path(__file__).parent / "results"
 PATIENT = digits.Settings().training
@@ -74,7 +76,7 @@ def _densities(trained: Trained, data: digits.Digits, seed: int) -> list[rows.Ro
         classifier.method = DAEDL(
             covariance=covariance, normalizer=normalizer, leave_one_out=left_out
         )
-        classifier.fit_density([data.train])
+        classifier.fit_post_hoc([data.train])
         name = f"daedl, {covariance}, {normalizer}{', leave one out' if left_out else ''}"
         found += _rows(name, trained, data, seed)
     return found
@@ -97,6 +99,23 @@ def _rows(name: str, trained: Trained, data: digits.Digits, seed: int) -> list[r
             seconds=trained.seconds,
         )
         for each in measured
+    ]
+
+
+def _measured(result: digits.Result) -> list[rows.Row]:
+    """Every figure of a run."""
+    return [
+        rows.row(
+            each,
+            experiment="digits",
+            method=method,
+            data=data,
+            seed=result.seed,
+            seconds=result.trained[method].seconds,
+        )
+        for method, sets in result.measure().items()
+        for data, figures in sets.items()
+        for each in figures
     ]
 
 
@@ -136,7 +155,7 @@ def main() -> int:
         if seed in done:
             continue
         found = (
-            digits.run(seed, progress=progress).rows()
+            _measured(digits.run(seed, progress=progress))
             if options.what == "measure"
             else choose(seed, progress)
         )

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import daedl
-from daedl.bench.rows import commit
+from daedl_bench.rows import commit
 
 
 @dataclass(frozen=True)

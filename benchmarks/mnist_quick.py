@@ -43,16 +43,18 @@ from typing import Any
 
 import torch
 
-from daedl.bench import data, rows, tasks
-from daedl.bench.cell import Cell
-from daedl.bench.data import ImageSet
-from daedl.bench.rows import Measured, Row
-from daedl.bench.runner import measure
-from daedl.bench.spec import Protocol, catalogue
-from daedl.bench.store import Store
-from daedl.bench.trained import Progress
+from daedl import data
+from daedl import evaluate as tasks
 from daedl.cli.memory import keep_freed_memory
+from daedl.data import ImageSet
+from daedl.demo.training import Progress
 from daedl.training import Epoch, History
+from daedl_bench import rows
+from daedl_bench.cell import Cell
+from daedl_bench.rows import Measured, Row
+from daedl_bench.runner import measure
+from daedl_bench.spec import Protocol, catalogue
+from daedl_bench.store import Store
 
 RESULTS = Path(__file__).parent / "results"
 PATH, RATES_PATH = RESULTS / "mnist_quick_choice.jsonl", RESULTS / "mnist_rates.jsonl"

@@ -17,12 +17,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from daedl.bench import data, rows
-from daedl.bench.cell import Cell
-from daedl.bench.data import ImageSet
-from daedl.bench.rows import Measured
-from daedl.bench.spec import catalogue
-from daedl.bench.store import Store
+from daedl import data
+from daedl.data import ImageSet
+from daedl_bench import rows
+from daedl_bench.cell import Cell
+from daedl_bench.rows import Measured
+from daedl_bench.spec import catalogue
+from daedl_bench.store import Store
 
 PATH = Path(__file__).parent / "results" / "natpn_flow.jsonl"
 LABELS = ("natpn", "natpn-joint")

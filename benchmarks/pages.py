@@ -15,12 +15,12 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import NamedTuple
 
-from daedl.bench import paper
-from daedl.bench.comparison import measured, titles
-from daedl.bench.comparison.compare import DASH, seeds, text
-from daedl.bench.comparison.measured import Measurements, Summary
-from daedl.bench.spec import catalogue
 from daedl.storage import write_atomically
+from daedl_bench import paper
+from daedl_bench.comparison import measured, titles
+from daedl_bench.comparison.compare import DASH, seeds, text
+from daedl_bench.comparison.measured import Measurements, Summary
+from daedl_bench.spec import catalogue
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -19,16 +19,17 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from daedl.bench import data, rows
-from daedl.bench.cell import Cell
-from daedl.bench.comparison.measured import MISPAIRED
-from daedl.bench.rows import Measured, Row
-from daedl.bench.runner import measure
-from daedl.bench.spec import catalogue, mispaired_key
-from daedl.bench.store import Store
-from daedl.bench.trained import Progress
+from daedl import data
+from daedl.demo.training import Progress
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
+from daedl_bench import rows
+from daedl_bench.cell import Cell
+from daedl_bench.comparison.measured import MISPAIRED
+from daedl_bench.rows import Measured, Row
+from daedl_bench.runner import measure
+from daedl_bench.spec import catalogue, mispaired_key
+from daedl_bench.store import Store
 
 PATH = Path(__file__).parent / "results" / "pairing.jsonl"
 # Of rows with honest pairing, which are here to be compared with on the same networks: no report shows them.

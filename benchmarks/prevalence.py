@@ -21,14 +21,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from daedl import metrics
-from daedl.bench import data, rows
-from daedl.bench.cell import Cell
-from daedl.bench.comparison import compare
-from daedl.bench.comparison.measured import Summary
-from daedl.bench.rows import Measured, Row
-from daedl.bench.spec import catalogue
-from daedl.bench.store import Store
+from daedl import data, metrics
+from daedl_bench import rows
+from daedl_bench.cell import Cell
+from daedl_bench.comparison import compare
+from daedl_bench.comparison.measured import Summary
+from daedl_bench.rows import Measured, Row
+from daedl_bench.spec import catalogue
+from daedl_bench.store import Store
 
 PATH = Path(__file__).parent / "results" / "prevalence.jsonl"
 LABELS = "dropout,kl-pn,rkl-pn,postnet"

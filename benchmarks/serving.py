@@ -32,9 +32,9 @@ from rich.console import Console
 from torch import Tensor
 
 import daedl
-from daedl.bench.data import load
 from daedl.networks import ConvNet
 from daedl.serving import Settings
+from daedl_bench.datasets import load
 from limits import Limited, conclude
 
 RESULTS = Path(__file__).parent / "results" / "serving.jsonl"
@@ -61,7 +61,7 @@ def models(data: Path | None, given: Path | None, folder: Path) -> tuple[Path, P
     """Files of the MNIST ConvNet with density and of the same network without, both calibrated."""
     known = load("mnist", "test", data, download=False).subset(range(2000))
     model = daedl.Classifier.load(given) if given else trained(data)
-    method = model.method.trained_as()
+    method = model.method.training_method()
     bare = daedl.Classifier(model.network, method, model.class_names).eval()
     paths = folder / "density.daedl", folder / "bare.daedl"
     for each, path in zip((model, bare), paths, strict=True):
@@ -75,7 +75,7 @@ def trained(data: Path | None) -> daedl.Classifier:
     some = load("mnist", "train", data, download=False).subset(range(12_000))
     model = daedl.Classifier(ConvNet(1, 10), leave_one_out=True)
     batches = some.batches(64, shuffle=True)
-    daedl.fit(model, batches, max_epochs=1, density=some.batches(), progress=False)
+    daedl.fit(model, batches, max_epochs=1, fit_data=some.batches(), progress=False)
     return model.eval()
 
 
@@ -85,7 +85,7 @@ class Server:
     def __init__(self, model: Path, threads: int, log: Path, *more: str) -> None:
         self.model, self.threads, self.log, self.more = model, threads, log, more
         self.port = 0
-        self.start()
+        self.set_class_counts()
 
     def start(self) -> None:
         """Start it, at the port that it had before if it had one, and wait until it answers."""

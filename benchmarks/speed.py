@@ -23,13 +23,13 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 import daedl
-from daedl.bench.comparison import measured
-from daedl.bench.data import ImageSet
-from daedl.bench.spec import Protocol, catalogue
 from daedl.cli.memory import keep_freed_memory
+from daedl.data import ImageSet
 from daedl.density import ClassStatistics, DensityScorer
 from daedl.networks import VGG16, ConvNet, Network
 from daedl.outputs import Outputs
+from daedl_bench.comparison import measured
+from daedl_bench.spec import Protocol, catalogue
 from limits import Limited, conclude
 
 RESULTS = Path(__file__).parent / "results" / "speed.jsonl"
@@ -78,7 +78,7 @@ def fitted(network: Network) -> daedl.Classifier:
     images = torch.rand(3000, *network.input_shape)
     targets = torch.arange(3000) % network.num_classes
     batches = zip(torch.split(images, 250), torch.split(targets, 250), strict=True)
-    return classifier.fit_density(batches)
+    return classifier.fit_post_hoc(batches)
 
 
 def prediction(network: Network, limit: float) -> SpeedRow:
@@ -235,7 +235,7 @@ def quick_training(images: int = 3200) -> SpeedRow:
 
     def epoch(protocol: Protocol) -> float:
         # As the experiments train it: a density of noise would mean nothing.
-        classifier = daedl.Classifier(protocol.build(), daedl.methods.DAEDL().trained_as())
+        classifier = daedl.Classifier(protocol.build(), daedl.methods.DAEDL().training_method())
         options = {**protocol.training, "max_epochs": 1}
         size = options.pop("batch_size")
         history = daedl.fit(
@@ -302,7 +302,7 @@ def density_fit() -> list[SpeedRow]:
     classifier.network.register_forward_hook(
         lambda _module, inputs, _out: calls.append(len(inputs[0]))
     )
-    classifier.fit_density([(images, targets)])
+    classifier.fit_post_hoc([(images, targets)])
     passes = row(
         "passes over the network to fit the density", "1,000 images", "", sum(calls) / 1000, 1.0
     )

@@ -1,7 +1,13 @@
 """What the tests share: one thread, so that they neither depend on nor crowd the machine."""
 
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
 import pytest
 import torch
+
+from daedl.data import ImageSet
 
 torch.set_num_threads(1)
 
@@ -41,3 +47,27 @@ class Interrupting:
 def interrupting():
     """Wraps batches so that training ends as by Ctrl-C: `interrupting(batches, after)`."""
     return Interrupting
+
+
+@pytest.fixture
+def colours() -> ImageSet:
+    """Ten images (3, 6, 5) with random pixels, labels 0 to 9."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (10, 3, 6, 5), dtype=torch.uint8, generator=generator)
+    return ImageSet(images, torch.arange(10), "colours", "test")
+
+
+@pytest.fixture
+def little_memory() -> Callable[[], AbstractContextManager[None]]:
+    """What is done inside may not set aside more than 8 MB, even if it never touches them."""
+
+    @contextmanager
+    def limited() -> Iterator[None]:
+        tracemalloc.start()
+        try:
+            yield
+            assert tracemalloc.get_traced_memory()[1] < 8e6
+        finally:
+            tracemalloc.stop()
+
+    return limited

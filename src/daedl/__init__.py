@@ -7,7 +7,13 @@ p = model.predict(images)
 
 from importlib.metadata import version
 
-from daedl import density, losses, methods, metrics, networks
+from daedl import (
+    density,
+    losses,
+    methods,
+    metrics,
+    networks,
+)
 from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
 from daedl.density import DensityEffect, DensityWarning
@@ -17,8 +23,8 @@ from daedl.members import ensemble
 from daedl.outputs import Outputs, collect
 from daedl.prediction import Prediction
 from daedl.retrofit import wrap
-from daedl.spectral import SpectralNorm, bake, lipschitz_bound, spectral_normalize
-from daedl.thresholds import ErrorAtMost, RejectAtMost, Thresholds
+from daedl.selective import MaxErrorRate, MaxRejectionRate, Thresholds
+from daedl.spectral import SpectralNorm, lipschitz_bound, remove_spectral_norm, spectral_normalize
 from daedl.training import History, fit
 
 __version__ = version("daedl")
@@ -29,15 +35,14 @@ __all__ = [
     "DensityEffect",
     "DensityWarning",
     "Dirichlet",
-    "ErrorAtMost",
     "History",
+    "MaxErrorRate",
+    "MaxRejectionRate",
     "NotFittedError",
     "Outputs",
     "Prediction",
-    "RejectAtMost",
     "SpectralNorm",
     "Thresholds",
-    "bake",
     "collect",
     "density",
     "ensemble",
@@ -47,6 +52,7 @@ __all__ = [
     "methods",
     "metrics",
     "networks",
+    "remove_spectral_norm",
     "spectral_normalize",
     "wrap",
 ]

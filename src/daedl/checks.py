@@ -18,6 +18,10 @@ class NotFittedError(RuntimeError):
     """Something was asked of a classifier before it was fitted."""
 
 
+class DataWarning(UserWarning):
+    """Data can be used, but differ from what was expected."""
+
+
 def require_finite(tensor: Tensor, name: str, where: str = "") -> None:
     """Raise if `tensor` holds a NaN or an infinity: how many, where the first is, in which tensor.
 

@@ -21,10 +21,16 @@ from daedl.names import below
 from daedl.networks import Network
 from daedl.outputs import Data, Outputs, collect, evaluating
 from daedl.prediction import Prediction
-from daedl.spectral import SpectralNorm, bake, normalization, spectral_normalize
-from daedl.thresholds import On, RejectAtMost, Target, Thresholds, choose
+from daedl.selective import (
+    MaxRejectionRate,
+    On,
+    Target,
+    Thresholds,
+    choose,
+)
+from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, spectral_normalize
 
-DEFAULT_TARGET = RejectAtMost()
+DEFAULT_TARGET = MaxRejectionRate()
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Classifier(nn.Module):
         if not isinstance(network, Network):
             raise TypeError(
                 f"network is a {type(network).__name__}; expected a daedl network: wrap your own "
-                "module with daedl.networks.Wrapped(module, features=..., input_shape=...)"
+                "module with daedl.networks.FeatureModule(module, features=..., input_shape=...)"
             )
         if isinstance(method, Method) and method_arguments:
             raise TypeError(
@@ -134,14 +140,14 @@ class Classifier(nn.Module):
         """Choose which predictions to accept, on held-out `batches` of known (images, targets).
 
         From then on predictions have `accept` and `reason`, and `save` keeps the thresholds. See
-        `daedl.thresholds` for what is guaranteed, and under which conditions.
+        `daedl.selective` for what is guaranteed, and under which conditions.
 
         Arguments:
             batches: data that training has not seen; not those that it was stopped by either, if the
                 guarantee is to hold to the letter.
-            target: `daedl.RejectAtMost(share)` or `daedl.ErrorAtMost(share, delta)`.
+            target: `daedl.MaxRejectionRate(share)` or `daedl.MaxErrorRate(share, delta)`.
             on: "epistemic", "aleatoric" or "both"; by default both, where the method has both.
-            seed: of a draw that "both" with `ErrorAtMost` needs.
+            seed: of a draw that "both" with `MaxErrorRate` needs.
         """
         outputs, targets = self.collect(batches, "calibration data")
         prediction = self.predict_outputs(outputs)
@@ -159,31 +165,31 @@ class Classifier(nn.Module):
         """Features and logits (N, ...) of all `batches` of (images, targets), and the targets (N,)."""
         return collect(self.network, batches, self.method.forward, name)
 
-    def fit_density(self, batches: Data) -> "Classifier":
+    def fit_post_hoc(self, batches: Data) -> "Classifier":
         """Fit what the method needs after training, in one pass over training `batches`.
 
-        A method whose `fitted_to` is "validation", as temperature scaling, is given held-out data. For
+        A method whose `fit_split` is "validation", as temperature scaling, is given held-out data. For
         a method that needs nothing, nothing is done.
         """
-        if self.method.fits:
-            self.fit_outputs(*self.collect(batches, f"{self.method.fitted_to} data"))
+        if self.method.needs_fit:
+            self.fit_outputs(*self.collect(batches, f"{self.method.fit_split} data"))
         return self
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop what was fitted or calibrated: of no use for other weights."""
         self.fitted, self.thresholds, self.revisions = None, None, ()
 
-    def refit_density(self, batches: Data, note: str = "") -> "Classifier":
+    def update_post_hoc(self, batches: Data, note: str = "") -> "Classifier":
         """Merge more training `batches` into what was fitted, and leave the network as it is.
 
         For a new site or camera, or more samples of some classes. Nothing of the earlier data is needed
         but the statistics that the model holds. `note` is kept with the revision, in the model file. To
-        forget the earlier data instead, call `fit_density` with new ones of every class.
+        forget the earlier data instead, call `fit_post_hoc` with new ones of every class.
         """
         if self.fitted is None:
             raise NotFittedError(
                 f"{self.method.name} has nothing fitted to merge more samples into; expected a fitted "
-                "density: call fit_density first, or take a method that has one, such as 'daedl'"
+                "density: call fit_post_hoc first, or take a method that has one, such as 'daedl'"
             )
         outputs, targets = self.collect(batches, "training data")
         device = next(self.network.parameters()).device
@@ -297,7 +303,7 @@ class Classifier(nn.Module):
                 "Classifier.save and Classifier.load, which carry all of it, or "
                 "model.network.load_state_dict(...) for the weights alone"
             )
-        self.forget()
+        self.reset()
         return super().load_state_dict(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Classifier":
@@ -308,7 +314,10 @@ class Classifier(nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle (for worker processes): parametrised layers refuse it, so plain ones are sent along."""
-        plain, spectral = bake(copy.deepcopy(self.network)), normalization(self.network)
+        plain, spectral = (
+            remove_spectral_norm(copy.deepcopy(self.network)),
+            normalization(self.network),
+        )
         settings = None if spectral is None else asdict(spectral)
         parts = (type(self), plain, settings, self.method, self.class_names)
         state = self.network.state_dict()
@@ -345,7 +354,7 @@ def _assemble(
         spectral_normalize(network, SpectralNorm(**spectral))
     classifier = kind(network, method, class_names)
     if spectral is None:
-        bake(classifier.network)
+        remove_spectral_norm(classifier.network)
     return classifier
 
 

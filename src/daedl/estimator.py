@@ -234,7 +234,7 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         self, train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor] | None, seed: int
     ) -> History:
         """Train `model_`; samples (N, ...) and class indices (N,)."""
-        if val is None and self.model_.method.fitted_to == "validation":
+        if val is None and self.model_.method.fit_split == "validation":
             # What is fitted to them is too sure of itself, but there is nothing better.
             val = train
         with warnings.catch_warnings():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from daedl import methods, networks
 from daedl.classifier import Classifier
-from daedl.spectral import bake, normalization
+from daedl.spectral import normalization, remove_spectral_norm
 
 
 def ensemble(members: Sequence[Classifier]) -> Classifier:
@@ -35,7 +35,7 @@ def ensemble(members: Sequence[Classifier]) -> Classifier:
     joined = Classifier(network, method, members[0].class_names)
     if normalization(members[0].network) is None:
         # Where members were baked, the ensemble prepared them again, and changed their weights.
-        bake(joined.network)
+        remove_spectral_norm(joined.network)
         given = networks.Members([copy.deepcopy(each.network) for each in members])
         joined.network.load_state_dict(given.state_dict())
     if members[0].fitted is not None:

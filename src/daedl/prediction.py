@@ -9,7 +9,7 @@ from torch import Tensor
 
 from daedl.checks import require_finite
 from daedl.dirichlet import Dirichlet
-from daedl.thresholds import Thresholds, accepts
+from daedl.selective import Thresholds, accepts
 
 UNLIKE = "unlike the training data"
 

@@ -10,20 +10,20 @@ from torch import nn
 from daedl.checks import require_batch
 from daedl.classifier import Classifier
 from daedl.methods import Method, Softmax, build
-from daedl.networks import Wrapped
+from daedl.networks import FeatureModule
 from daedl.outputs import Data, in_batches
 
 
 @dataclass(frozen=True)
 class Wrap:
-    """A trained module that is to become density aware; `fit_density` makes it so."""
+    """A trained module that is to become density aware; `fit_post_hoc` makes it so."""
 
     module: nn.Module
     features: str
     method: Method
     class_names: Sequence[str] | None
 
-    def fit_density(self, batches: Data) -> Classifier:
+    def fit_post_hoc(self, batches: Data) -> Classifier:
         """A classifier with the module's own weights, fitted to `batches` of (images, targets).
 
         These are the module's training data, preprocessed as they were for its training but not
@@ -31,9 +31,9 @@ class Wrap:
         """
         rest = iter(in_batches(batches))
         first = require_batch(next(rest, None), " of the first batch")
-        network = Wrapped(self.module, self.features, tuple(first[0].shape[1:]))
+        network = FeatureModule(self.module, self.features, tuple(first[0].shape[1:]))
         classifier = Classifier(network, self.method, self.class_names)
-        return classifier.fit_density(chain([first], rest)).eval()
+        return classifier.fit_post_hoc(chain([first], rest)).eval()
 
 
 def wrap(
@@ -43,7 +43,7 @@ def wrap(
     class_names: Sequence[str] | None = None,
     **method_arguments: Any,
 ) -> Wrap:
-    """Make a trained classifier density aware without training: `wrap(net, "avgpool").fit_density(loader)`.
+    """Make a trained classifier density aware without training: `wrap(net, "avgpool").fit_post_hoc(loader)`.
 
     Arguments:
         module: any module that maps a batch of images to logits (B, C); its weights are left alone.
@@ -53,7 +53,7 @@ def wrap(
         method_arguments: settings, if `method` is a name.
     """
     built = build(method, **method_arguments) if isinstance(method, str) else method
-    if built.trained_as() != Softmax():
+    if built.training_method() != Softmax():
         raise ValueError(
             f"method {built.name!r} needs a training of its own, which would change the module; expected "
             "one that reads a trained classifier: take 'retrofit', 'ddu', 'knn' or 'energy'"

@@ -2,8 +2,8 @@
 
 import torch
 
-from daedl.bench.data import ImageSet
-from daedl.bench.rows import Row
+from daedl.data import ImageSet
+from daedl_bench.rows import Row
 
 
 def stripes(name, split):

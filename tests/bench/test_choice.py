@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from made import row
 
-from daedl.bench.comparison import choice, drawing, page
-from daedl.bench.comparison.measured import Measurements
-from daedl.bench.spec import catalogue
 from daedl.methods import build
+from daedl_bench.comparison import choice, drawing, page
+from daedl_bench.comparison.measured import Measurements
+from daedl_bench.spec import catalogue
 
 CATALOGUE = catalogue()
 # AUPR on KMNIST, ECE and the cost of a prediction.

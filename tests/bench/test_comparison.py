@@ -9,13 +9,25 @@ from html.parser import HTMLParser
 import pytest
 from made import row
 
-from daedl.bench import paper, rows
-from daedl.bench.comparison import further, measured, missing, page, protocols
-from daedl.bench.comparison.compare import Cell, compare, mark, tally, text
-from daedl.bench.comparison.measured import Measurements, Summary
-from daedl.bench.data import corrupted_sets
-from daedl.bench.moons import Settings
-from daedl.bench.spec import catalogue, cell_key, mispaired_key
+from daedl.demo.moons import Settings
+from daedl_bench import paper, rows
+from daedl_bench.comparison import (
+    further,
+    measured,
+    missing,
+    page,
+    protocols,
+)
+from daedl_bench.comparison.compare import (
+    Cell,
+    compare,
+    mark,
+    tally,
+    text,
+)
+from daedl_bench.comparison.measured import Measurements, Summary
+from daedl_bench.datasets import corrupted_sets
+from daedl_bench.spec import catalogue, cell_key, mispaired_key
 
 SPEC = """
 [protocol.mnist-quick]

@@ -10,16 +10,16 @@ from made import row
 from made import stripes as load
 from sklearn.metrics import auc
 
-from daedl import metrics, storage
-from daedl.bench import comparison, figures, store
-from daedl.bench.comparison import drawing, pictures
-from daedl.bench.comparison.drawing import Told
-from daedl.bench.comparison.measured import Measurements, Summary
-from daedl.bench.data import corrupted_sets
-from daedl.bench.runner import run
-from daedl.bench.spec import catalogue, training_key
-from daedl.bench.store import Store
+from daedl import figures, metrics, storage
 from daedl.prediction import Prediction
+from daedl_bench import comparison, store
+from daedl_bench.comparison import drawing, pictures
+from daedl_bench.comparison.drawing import Told
+from daedl_bench.comparison.measured import Measurements, Summary
+from daedl_bench.datasets import corrupted_sets
+from daedl_bench.runner import run
+from daedl_bench.spec import catalogue, training_key
+from daedl_bench.store import Store
 
 SPEC = """
 [protocol.stripes-tiny]

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from daedl.bench import estimate
-from daedl.bench.moons import Settings
-from daedl.bench.spec import catalogue
+from daedl.demo.moons import Settings
+from daedl_bench import estimate
+from daedl_bench.spec import catalogue
 
 SHIPPED = catalogue()
 SMALL = replace(
@@ -25,7 +25,7 @@ def test_an_epoch_is_its_steps_and_a_third_as_much_for_validation(monkeypatch):
 
 
 def test_a_step_is_timed():
-    assert 0 < estimate.an_epoch(SMALL, SHIPPED.method("daedl").trained_as()) < 60
+    assert 0 < estimate.an_epoch(SMALL, SHIPPED.method("daedl").training_method()) < 60
 
 
 def test_two_moons_take_as_many_times_an_epoch_as_they_have():

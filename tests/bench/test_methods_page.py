@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from daedl.bench.methods_page import markdown
 from daedl.methods import METHODS
+from daedl_bench.methods_page import markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 

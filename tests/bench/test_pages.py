@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from daedl.bench.comparison import measured
-from daedl.bench.spec import catalogue
+from daedl_bench.comparison import measured
+from daedl_bench.spec import catalogue
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "benchmarks" / "pages.py"))

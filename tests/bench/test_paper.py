@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daedl.bench.paper import Cell, table, tables
+from daedl_bench.paper import Cell, table, tables
 
 CHECK = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "check_paper.py"))
 SOURCE = r"""

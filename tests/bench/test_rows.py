@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daedl_bench.table import DASH, tabulate
 from made import row
 
-from daedl.bench import rows
-from daedl.bench.rows import Measured
-from daedl.bench.table import DASH, tabulate
+from daedl_bench import rows
+from daedl_bench.rows import Measured
 
 
 def a_row(
@@ -111,7 +111,7 @@ def test_several_processes_may_append_to_a_file(tmp_path):
     """Each writes its rows in one go at the end: none are lost."""
     path = tmp_path / "rows.jsonl"
     code = (
-        "import sys, pathlib; from daedl.bench import rows\n"
+        "import sys, pathlib; from daedl_bench import rows\n"
         "for i in range(40):\n"
         "    row = rows.row(rows.Measured('t', 's', 'm', i), experiment='e', method=sys.argv[2], "
         "data='d' * 3000, seed=i, seconds=1.0)\n"

@@ -10,16 +10,16 @@ import torch
 from made import stripes as load
 from rich.console import Console
 
-from daedl.bench import rows
-from daedl.bench.cell import Cell
-from daedl.bench.runner import run
-from daedl.bench.spec import catalogue, cell_key, training_key
-from daedl.bench.store import Store
-from daedl.bench.trained import Progress
 from daedl.classifier import Classifier
+from daedl.demo.training import Progress
 from daedl.methods.temperature import best_temperature
 from daedl.networks import ConvNet
 from daedl.training import History
+from daedl_bench import rows
+from daedl_bench.cell import Cell
+from daedl_bench.runner import run
+from daedl_bench.spec import catalogue, cell_key, training_key
+from daedl_bench.store import Store
 
 SPEC = """
 [protocol.tiny]

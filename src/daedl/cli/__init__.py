@@ -6,9 +6,15 @@ from typing import Annotated
 import typer
 
 from daedl import __version__
-from daedl.bench import demo as bench_demo
-from daedl.cli import bench, calibrate, data, evaluate, export, predict, serve, train
-from daedl.cli.common import told_errors, using_threads
+from daedl.cli import (
+    calibrate,
+    evaluate,
+    export,
+    predict,
+    serve,
+    train,
+)
+from daedl.cli.common import report_errors, using_threads
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,8 +48,6 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("predict")(predict.predict)
 app.command("export")(export.export)
 app.command("serve")(serve.serve)
-app.add_typer(bench.app, name="bench")
-app.add_typer(data.app, name="data")
 
 
 @app.command()
@@ -60,5 +64,7 @@ def demo(
     ] = False,
 ) -> None:
     """Train softmax, EDL and DAEDL on two moons and on digits, and write a report with pictures."""
-    with told_errors(OSError), using_threads(threads):
-        bench_demo.run(out, seed, quick)
+    with report_errors(OSError), using_threads(threads):
+        from daedl.demo.run import run  # noqa: PLC0415 (matplotlib takes a second)
+
+        run(out, seed, quick)

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from daedl.bench import figures
+from daedl import figures
 from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
-from daedl.cli.common import Threads, told_errors, using_threads
-from daedl.cli.images import ModelFile, Root, predict_images, read_known
+from daedl.cli.common import Threads, report_errors, using_threads
+from daedl.cli.images import ModelFile, predict_images, read_known
 from daedl.cli.results import require_place
+from daedl.selective import MaxErrorRate, MaxRejectionRate, Target
 from daedl.storage import write_atomically
-from daedl.thresholds import ErrorAtMost, RejectAtMost, Target
 
 
 class Looked(StrEnum):
@@ -30,7 +30,7 @@ def calibrate(
         str,
         typer.Option(
             help="Held-out images of known classes: a folder with a subfolder for each class, a .npz "
-            "file, or the name of a data set, whose test images are taken."
+            "file."
         ),
     ],
     reject: Annotated[
@@ -56,7 +56,6 @@ def calibrate(
     force: Annotated[
         bool, typer.Option("--force", help="Replace a file that --out names, if there is one.")
     ] = False,
-    root: Root = None,
     threads: Threads = None,
 ) -> None:
     """Choose thresholds on held-out images and keep them in the model; draw what they cost.
@@ -64,13 +63,13 @@ def calibrate(
     From then on `daedl predict` and `daedl serve` say whether to accept a prediction, and why not. The
     promise holds for new images that are drawn as the held-out ones were.
     """
-    with told_errors(OSError, ValueError, NotFittedError), using_threads(threads):
+    with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         target = _target(reject, error, delta)
         place = out or model
         picture = plot or place.with_name(f"{place.name}.risk.png")
         _require_places(model, place, picture, force)
         classifier = Classifier.load(model)
-        held_out = read_known(data, classifier, root)
+        held_out = read_known(data, classifier)
         chosen = classifier.calibrate(held_out.batches(), target, None if on is None else on.value)
         prediction = predict_images(classifier, held_out.images)
         drawn = figures.risk_coverage(prediction, held_out.labels, chosen)
@@ -101,4 +100,4 @@ def _target(reject: float | None, error: float | None, delta: float) -> Target:
             f"--reject is {reject} and --error {error}; expected one of them: take --reject 0.05 to hand "
             "over at most 5% of known images, or --error 0.01 for at most 1% errors among the accepted"
         )
-    return RejectAtMost(reject) if reject is not None else ErrorAtMost(error or 0.0, delta)
+    return MaxRejectionRate(reject) if reject is not None else MaxErrorRate(error or 0.0, delta)

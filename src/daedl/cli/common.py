@@ -3,23 +3,14 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 
-from daedl.bench.data import DataWarning
-from daedl.bench.rows import RowsWarning
+from daedl.data import DataWarning
 
-TOLD = (DataWarning, RowsWarning)
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(
-        "--data", help="Folder with the data; by default DAEDL_DATA, or the cache folder."
-    ),
-]
-
+TOLD = (DataWarning,)
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Threads of torch; by default as it chooses.")
 ]
@@ -37,7 +28,7 @@ def using_threads(number: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def told_errors(*kinds: type[Exception]) -> Iterator[None]:
+def report_errors(*kinds: type[Exception]) -> Iterator[None]:
     """Tell errors of these kinds in a line, without a traceback, and exit with status 1."""
     try:
         yield
@@ -50,7 +41,7 @@ def told_errors(*kinds: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
-def told_warnings() -> Iterator[None]:
+def report_warnings() -> Iterator[None]:
     """Tell warnings about data and rows in a line each, once, without the place in the code."""
     with warnings.catch_warnings():
         before = warnings.showwarning

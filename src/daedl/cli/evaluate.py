@@ -6,21 +6,26 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from daedl.bench import tasks
-from daedl.bench.rows import Measured
+from daedl import evaluate as tasks
 from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
-from daedl.cli.common import Threads, told_errors, using_threads
-from daedl.cli.images import ModelFile, Root, predict_images, read_known, read_unknown
+from daedl.cli.common import Threads, report_errors, using_threads
+from daedl.cli.images import (
+    ModelFile,
+    predict_images,
+    read_known,
+    read_unknown,
+)
 from daedl.cli.results import (
     Format,
     FormatOption,
     OutOption,
     Record,
-    give,
     make_table,
     require_place,
+    write_records,
 )
+from daedl_bench.rows import Measured
 
 # What a line of the table shows: its name, by the task and the metric.
 LINES = {
@@ -42,19 +47,17 @@ def evaluate(
         str,
         typer.Option(
             "--id",
-            help="Images of known classes: a folder with a subfolder for each class, a "
-            ".npz file, or the name of a data set, whose test images are taken.",
+            help="Images of known classes: a folder with a subfolder for each class, a .npz file.",
         ),
     ],
     unknown: Annotated[
         list[str] | None,
         typer.Option(
             "--ood",
-            help="Images of anything else: a folder, flat or nested, a .npz file or the name of a "
-            "data set; may be given several times.",
+            help="Images of anything else: a folder, flat or nested, or a .npz file; "
+            "may be given several times.",
         ),
     ] = None,
-    root: Root = None,
     form: FormatOption = Format.TABLE,
     out: OutOption = None,
     threads: Threads = None,
@@ -63,19 +66,19 @@ def evaluate(
 
     Figures are shares of 1, except for the log loss. Known images are the positive class.
     """
-    with told_errors(OSError, ValueError, NotFittedError), using_threads(threads):
+    with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
             require_place(out, model=model)
         classifier = Classifier.load(model)
-        inside = read_known(known, classifier, root)
+        inside = read_known(known, classifier)
         # All are read before the first is predicted, so that a wrong path is found out at once.
-        outside = {source: read_unknown(source, classifier, root) for source in unknown or []}
+        outside = {source: read_unknown(source, classifier) for source in unknown or []}
         prediction = predict_images(classifier, inside.images)
         records = _records(known, len(inside), tasks.classification(prediction, inside.labels))
         for source, others in outside.items():
             measured = tasks.ood_detection(prediction, predict_images(classifier, others.images))
             records += _records(source, len(others), measured)
-        give(records, _table(records, list(prediction.scores())), form, out)
+        write_records(records, _table(records, list(prediction.scores())), form, out)
 
 
 def _records(data: str, images: int, measured: Sequence[Measured]) -> list[Record]:

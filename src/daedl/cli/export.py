@@ -9,7 +9,7 @@ import typer
 
 from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
-from daedl.cli.common import Threads, told_errors, using_threads
+from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile
 from daedl.cli.results import require_place
 from daedl.export import TOLERANCE, Written, to_onnx, to_pt2
@@ -37,7 +37,7 @@ def export(
     Before it is written the graph is run on random images: if it differs from PyTorch, nothing is.
     """
     kinds = (OSError, ValueError, ImportError, NotFittedError)
-    with told_errors(*kinds), using_threads(threads):
+    with report_errors(*kinds), using_threads(threads):
         write = _writer(out)
         _require_place(out, force)
         written = write(Classifier.load(model), out, tolerance=tolerance)

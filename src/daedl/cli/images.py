@@ -1,4 +1,4 @@
-"""Images that a command is pointed at: a folder, an .npz file or a data set's name, made to fit a network."""
+"""Images that a command is pointed at: a folder or an .npz file, made to fit a network."""
 
 import unicodedata
 from dataclasses import replace
@@ -9,10 +9,9 @@ import torch
 import typer
 from torch import Tensor
 
-from daedl.bench.data import ImageSet, available, load, read_folder, read_npz
 from daedl.classifier import Classifier
-from daedl.cli.common import told_warnings
-from daedl.names import look_up
+from daedl.cli.common import report_warnings
+from daedl.data import ImageSet, read_folder, read_npz
 from daedl.prediction import Prediction
 from daedl.storage import expanded
 
@@ -20,35 +19,27 @@ from daedl.storage import expanded
 FOLDER_SIZE = 32
 CHUNK = 512  # images that are floats at a time, chosen: bounds the memory
 
-Root = Annotated[
-    Path | None,
-    typer.Option(
-        "--root", help="Folder with data sets; by default DAEDL_DATA, or the cache folder."
-    ),
-]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A file of `daedl train`.")]
 
 
 def read(
     source: str,
     split: str,
-    root: Path | None,
     channels: int | None = None,
     size: int | None = None,
     *,
     labelled: bool = True,
 ) -> ImageSet:
-    """The images of `source`; where a folder and a data set have the same name, those of the folder.
+    """The images of `source`, a folder or a .npz file.
 
     Args:
-        split: of a data set.
-        root: where data sets lie.
+        split: what errors call them.
         channels, size: what images are converted to. By default images in a folder become colour of
             32 x 32 pixels; others keep their channels, and become square if they aren't.
         labelled: False takes every image in and below a folder, or of a .npz file without labels.
     """
     path = expanded(source)
-    with told_warnings():
+    with report_warnings():
         if path.is_dir():
             return read_folder(
                 path,
@@ -57,17 +48,19 @@ def read(
                 labelled=labelled,
                 split=split,
             )
-        if path.suffix.lower() == ".npz":
-            found = read_npz(path, split, labelled=labelled)
-        else:
-            found = _named(source, split, root)
+        if path.suffix.lower() != ".npz":
+            raise FileNotFoundError(
+                f"there is no folder at {source}; expected a folder of images or a .npz file: check the "
+                "path"
+            )
+        found = read_npz(path, split, labelled=labelled)
     return found.converted(channels or found.shape[0], size or max(found.shape[1:]))
 
 
-def read_known(source: str, model: Classifier, root: Path | None) -> ImageSet:
+def read_known(source: str, model: Classifier) -> ImageSet:
     """Labelled test images of some or all of its classes as `model` takes them, with its labels."""
     names = class_names(model)
-    found = read(source, "test", root, *image_shape(model))
+    found = read(source, "test", *image_shape(model))
     own = found.class_names
     if own is None:
         if int(found.labels.max()) >= len(names):
@@ -94,9 +87,9 @@ def _composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def read_unknown(source: str, model: Classifier, root: Path | None) -> ImageSet:
+def read_unknown(source: str, model: Classifier) -> ImageSet:
     """Any images, as `model` takes them."""
-    return read(source, "test", root, *image_shape(model), labelled=False)
+    return read(source, "test", *image_shape(model), labelled=False)
 
 
 def class_names(model: Classifier) -> list[str]:
@@ -121,20 +114,3 @@ def predict_images(model: Classifier, images: Tensor) -> Prediction:
     dtype = next(model.parameters()).dtype
     chunks = torch.split(images, CHUNK)
     return Prediction.cat([model.predict(chunk.to(dtype) / 255) for chunk in chunks])
-
-
-def _named(source: str, split: str, root: Path | None) -> ImageSet:
-    path = expanded(source)
-    if path.exists():
-        raise ValueError(
-            f"{source} is a file; expected a folder of images, a .npz file or the name of a data set: "
-            "pass the folder that it lies in"
-        )
-    try:
-        first = source.partition("/")[0]
-        look_up(dict.fromkeys(name.partition("/")[0] for name in available()), first, "data set")
-    except ValueError as error:
-        raise FileNotFoundError(
-            f"there is no folder at {source}; and as a name it is an {error}"
-        ) from error
-    return load(source, split, root)

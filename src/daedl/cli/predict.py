@@ -9,21 +9,21 @@ import typer
 from rich.table import Table
 from torch import Tensor
 
-from daedl.bench.data import read_images
-from daedl.bench.data.folder import SUFFIXES, below
 from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
-from daedl.cli.common import Threads, told_errors, using_threads
+from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile, class_names, image_shape, predict_images
 from daedl.cli.results import (
     Format,
     FormatOption,
     OutOption,
     Record,
-    give,
     make_table,
     require_place,
+    write_records,
 )
+from daedl.data import read_images
+from daedl.data.folder import SUFFIXES, below
 from daedl.prediction import Prediction
 
 
@@ -40,7 +40,7 @@ def predict(
     the prediction, and why not. An image that can't be read is told on stderr, the
     others are predicted, and the exit status is 1.
     """
-    with told_errors(OSError, ValueError, NotFittedError), using_threads(threads):
+    with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
             require_place(out, model=model)
         classifier = Classifier.load(model)
@@ -52,7 +52,7 @@ def predict(
             raise ValueError("there is no image to predict; expected at least one that can be read")
         prediction = predict_images(classifier, torch.stack(list(read.values())))
         records = _records(list(read), prediction, class_names(classifier))
-        give(records, _table(records), form, out)
+        write_records(records, _table(records), form, out)
     if empty or unreadable:
         raise typer.Exit(1)
 

@@ -60,7 +60,7 @@ def require_place(path: Path, option: str = "--out", model: Path | None = None) 
         ) from error
 
 
-def give(records: Sequence[Record], table: Table, form: Format, out: Path | None) -> None:
+def write_records(records: Sequence[Record], table: Table, form: Format, out: Path | None) -> None:
     """Print the results, or write them to the file `out`, all at once."""
     match form:
         case Format.JSON:

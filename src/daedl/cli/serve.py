@@ -7,7 +7,7 @@ import typer
 
 from daedl.checks import NotFittedError, require_above_zero
 from daedl.classifier import Classifier
-from daedl.cli.common import Threads, told_errors, using_threads
+from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile
 
 OPEN = (
@@ -56,7 +56,7 @@ def serve(
     /predict/batch takes several, /health says that the server lives, /metrics are for Prometheus.
     """
     errors = OSError, ValueError, ImportError, NotFittedError
-    with told_errors(*errors), using_threads(threads):
+    with report_errors(*errors), using_threads(threads):
         require_above_zero("--max-megabytes", max_megabytes, "8")
         # Here, because they are optional and take a second to load.
         from daedl.serving import Settings, create_app, server  # noqa: PLC0415

@@ -14,13 +14,13 @@ import torch
 import typer
 
 from daedl import methods, networks
-from daedl.bench.data import ImageSet, augmentation
 from daedl.classifier import Classifier
-from daedl.cli.common import Threads, told_errors, using_threads
-from daedl.cli.images import FOLDER_SIZE, Root, read
+from daedl.cli.common import Threads, report_errors, using_threads
+from daedl.cli.images import FOLDER_SIZE, read
 from daedl.cli.memory import keep_freed_memory
 from daedl.cli.results import require_place
 from daedl.cli.settings import build
+from daedl.data import ImageSet, augmentation
 from daedl.density import DensityWarning
 from daedl.methods import Method
 from daedl.names import look_up
@@ -40,11 +40,10 @@ def train(
         str,
         typer.Option(
             help="A folder with a subfolder of PNG or JPEG images for each class, a .npz file with "
-            "`images` and `labels`, or the name of a data set, whose training images are taken."
+            "`images` and `labels`."
         ),
     ],
     out: Annotated[Path, typer.Option(help="File for the model.")] = Path("model.daedl"),
-    root: Root = None,
     method: Annotated[str, typer.Option(help=f"{', '.join(methods.METHODS)}.")] = "daedl",
     settings: Annotated[
         list[str] | None,
@@ -95,13 +94,13 @@ def train(
 ) -> None:
     """Learn to tell classes of images apart, and what images of them look like."""
     keep_freed_memory()
-    with told_errors(OSError, ValueError), using_threads(threads):
+    with report_errors(OSError, ValueError), using_threads(threads):
         chosen = build(method, settings or [])
         name = look_up(NETWORKS, network.lower(), "network")
         change = augmentation([each.strip() for each in augment.split(",") if each.strip()])
         _require_share(validation)
         checkpoint = _checkpoint(out, resume, force)
-        images = _images(data, root, size, grey)
+        images = _images(data, size, grey)
         learned, held_out = _parted(images, validation, seed)
         model = _model(name, chosen, images, seed)
         typer.echo(_description(learned, held_out, model))
@@ -115,11 +114,11 @@ def train(
                 max_epochs=epochs,
                 learning_rate=learning_rate,
                 patience=patience,
-                density=learned.batches(),
+                fit_data=learned.batches(),
                 seed=seed,
                 checkpoint=checkpoint,
                 resume=resume,
-                identity={
+                resume_key={
                     "data": _digest(images),
                     "augmentation": augment,
                     "validation": validation,
@@ -167,9 +166,9 @@ def _checkpoint(out: Path, resume: bool, force: bool) -> Path:
     return checkpoint
 
 
-def _images(data: str, root: Path | None, size: int | None, grey: bool | None) -> ImageSet:
+def _images(data: str, size: int | None, grey: bool | None) -> ImageSet:
     channels = None if grey is None else 1 if grey else 3
-    images = read(data, "train", root, channels, size)
+    images = read(data, "train", channels, size)
     if images.num_classes < 2:
         raise ValueError(
             f"{data} has one class only; expected at least two to tell apart: give each class a "

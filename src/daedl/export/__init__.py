@@ -1,6 +1,13 @@
 """One graph from images to predictions, for ONNX runtimes and for `torch.export`."""
 
-from daedl.export.files import TOLERANCE, Written, description, difference, to_onnx, to_pt2
+from daedl.export.files import (
+    TOLERANCE,
+    Written,
+    description,
+    difference,
+    to_onnx,
+    to_pt2,
+)
 from daedl.export.graph import named, to_torch_export
 
 __all__ = [

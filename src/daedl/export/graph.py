@@ -25,8 +25,8 @@ from torch.overrides import TorchFunctionMode
 from daedl.classifier import Classifier
 from daedl.methods import MCDropout, Method
 from daedl.prediction import Prediction
-from daedl.spectral import bake
-from daedl.thresholds import RejectAtMost, Thresholds
+from daedl.selective import MaxRejectionRate, Thresholds
+from daedl.spectral import remove_spectral_norm
 
 INPUT = "images"
 BATCH = "batch"
@@ -66,7 +66,7 @@ class Exported(nn.Module):
         _require_one_answer(model.method)
         self.method = model.method
         self.thresholds = None if model.thresholds is None else _for_a_graph(model.thresholds)
-        self.network = bake(copy.deepcopy(model.network))
+        self.network = remove_spectral_norm(copy.deepcopy(model.network))
         self.fitted = copy.deepcopy(model.fitted)
         self.requires_grad_(False).cpu().eval()
 
@@ -108,7 +108,7 @@ def _for_a_graph(thresholds: Thresholds) -> Thresholds:
     many images have that very score, but a runtime that adds in another order rounds it differently: they
     must end on the side on which the target wants them.
     """
-    outwards = SLACK if isinstance(thresholds.target, RejectAtMost) else -SLACK
+    outwards = SLACK if isinstance(thresholds.target, MaxRejectionRate) else -SLACK
     ordered = sorted(thresholds.limits.items())  # in which order they come from a file
     moved = {name: limit + outwards * abs(limit) for name, limit in ordered}
     return replace(thresholds, limits=moved)

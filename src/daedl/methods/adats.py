@@ -119,7 +119,7 @@ class AdaTS(PostHoc):
         "outweighs the calibration. If the network makes no error on the validation data, temperatures "
         "fall to their floor 1e-3, and probabilities are 0 and 1."
     )
-    fitted_to = "validation"
+    fit_split = "validation"
 
     epochs: int = 100
     samples: int = 5000

@@ -58,7 +58,7 @@ class Method(ABC):
         extra_cost: what training costs beyond a softmax network.
         extra_data: images that it needs beside those that the network is trained on.
         caveats: what to know before taking it.
-        fitted_to: the data that `fit` is given, "training" or "validation".
+        fit_split: the data that `fit` is given, "training" or "validation".
 
     Attributes:
         spectral: spectral normalisation of the network, or None for none.
@@ -72,7 +72,7 @@ class Method(ABC):
     extra_cost: ClassVar[str] = "none"
     extra_data: ClassVar[str] = "none"
     caveats: ClassVar[str] = ""
-    fitted_to: ClassVar[Literal["training", "validation"]] = "training"
+    fit_split: ClassVar[Literal["training", "validation"]] = "training"
 
     spectral: SpectralNorm | None = None
     reduction: Literal["mean", "sum"] = "mean"
@@ -82,7 +82,7 @@ class Method(ABC):
 
         A network that is spectrally normalised already must be so in the way that the method asks.
         """
-        if network.plain is not network and not self.heads(network):
+        if network.plain is not network and not self.has_head(network):
             raise ValueError(
                 f"the network was prepared for another method than {self}, or with other settings; "
                 "expected a plain one: build the network anew"
@@ -92,7 +92,7 @@ class Method(ABC):
             spectral_normalize(network, self.spectral)
         return network
 
-    def heads(self, network: Network) -> bool:
+    def has_head(self, network: Network) -> bool:
         """Whether `network` has the head that this method puts behind one."""
         del network
         return False
@@ -107,7 +107,7 @@ class Method(ABC):
                 "spectral=... as it is"
             )
 
-    def start(self, network: Network, counts: Tensor) -> None:
+    def set_class_counts(self, network: Network, counts: Tensor) -> None:
         """Take in the number of training samples of each class (C,), before the first step."""
         del network, counts
 
@@ -129,14 +129,14 @@ class Method(ABC):
         the losses of different epochs can be compared.
         """
 
-    def classes(self, outputs: Outputs) -> Tensor:
+    def predict_labels(self, outputs: Outputs) -> Tensor:
         """Predicted classes (B,) from outputs alone; several rows of logits (B, K, C) are averaged."""
         if outputs.logits.ndim == 2:
             return outputs.logits.argmax(-1)
         return outputs.logits.softmax(-1).flatten(1, -2).mean(1).argmax(-1)
 
     def fit(self, outputs: Outputs, targets: Tensor) -> nn.Module | None:
-        """Fit what the method needs to the outputs of all `fitted_to` data; None if it needs nothing.
+        """Fit what the method needs to the outputs of all `fit_split` data; None if it needs nothing.
 
         With several processes each calls it with its own share of the samples.
         """
@@ -147,7 +147,7 @@ class Method(ABC):
         """What `fit` would have returned if these outputs had been among those it was given."""
         raise NotImplementedError(
             f"{self.name} keeps no statistics that more samples could be merged into; expected a method "
-            "with Gaussians, such as 'daedl', 'retrofit' or 'ddu': call fit_density with all samples"
+            "with Gaussians, such as 'daedl', 'retrofit' or 'ddu': call fit_post_hoc with all samples"
         )
 
     def forward(self, network: nn.Module, images: Tensor) -> Outputs:
@@ -182,7 +182,7 @@ class Method(ABC):
                 f"spectral is {spectral!r}; expected daedl.SpectralNorm(...), or None for none"
             )
 
-    def trained_as(self) -> "Method":
+    def training_method(self) -> "Method":
         """The method whose training this one shares: itself, unless it differs only afterwards.
 
         What is equal here can use the same trained network.
@@ -195,11 +195,11 @@ class Method(ABC):
         return 1
 
     @property
-    def starts(self) -> bool:
+    def needs_class_counts(self) -> bool:
         """Whether the method asks for the number of samples of each class."""
-        return type(self).start is not Method.start
+        return type(self).set_class_counts is not Method.set_class_counts
 
     @property
-    def fits(self) -> bool:
+    def needs_fit(self) -> bool:
         """Whether the method fits anything after training."""
         return type(self).fit is not Method.fit

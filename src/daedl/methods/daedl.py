@@ -34,6 +34,6 @@ class DAEDL(DensityAware, EDLPlus):
 
     spectral: SpectralNorm | None = SpectralNorm()  # noqa: RUF009 (frozen)
 
-    def trained_as(self) -> EDLPlus:
+    def training_method(self) -> EDLPlus:
         """EDL+ with the same spectral normalisation: the density comes after training."""
         return EDLPlus(**{each.name: getattr(self, each.name) for each in fields(EDLPlus)})

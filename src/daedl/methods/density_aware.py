@@ -67,7 +67,7 @@ class DensityAware:
         if fitted is None:
             raise NotFittedError(
                 f"{self.name} has no fitted density yet; expected one before prediction: call "
-                "daedl.fit(model, ...) to train, or model.fit_density(train_loader) for a network "
+                "daedl.fit(model, ...) to train, or model.fit_post_hoc(train_loader) for a network "
                 "that is trained already"
             )
         log_density, score = fitted(outputs.features)

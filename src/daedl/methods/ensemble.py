@@ -78,19 +78,19 @@ class Ensemble(Method):
         return self.member.extra_data
 
     @property
-    def fits(self) -> bool:
+    def needs_fit(self) -> bool:
         """Whether members fit anything after training."""
-        return self.member.fits
+        return self.member.needs_fit
 
     @property
-    def starts(self) -> bool:
+    def needs_class_counts(self) -> bool:
         """Whether members ask for the number of samples of each class."""
-        return self.member.starts
+        return self.member.needs_class_counts
 
     @property
-    def fitted_to(self) -> Literal["training", "validation"]:  # type: ignore[override]
+    def fit_split(self) -> Literal["training", "validation"]:  # type: ignore[override]
         """The data that members are fitted to."""
-        return self.member.fitted_to
+        return self.member.fit_split
 
     def prepare(self, network: Network) -> Network:
         """M networks side by side: the given one, and others like it with new initial weights."""
@@ -104,10 +104,10 @@ class Ensemble(Method):
             networks = [network, *(_another(network) for _ in range(self.size - 1))]
         return Members([self.member.prepare(each) for each in networks])
 
-    def start(self, network: Network, counts: Tensor) -> None:
+    def set_class_counts(self, network: Network, counts: Tensor) -> None:
         """Tell every member the number of samples of each class (C,)."""
         for each in _members(network):
-            self.member.start(each, counts)
+            self.member.set_class_counts(each, counts)
 
     def phases(self) -> tuple[Phase, ...]:
         """Those of a member, for all at once."""
@@ -136,16 +136,16 @@ class Ensemble(Method):
         each = [self.member.loss(one, targets, epoch) for one in _split(outputs)]
         return torch.stack(each).sum(0)
 
-    def classes(self, outputs: Outputs) -> Tensor:
+    def predict_labels(self, outputs: Outputs) -> Tensor:
         """Those of the mean probabilities; where these need a fit or more passes, those of most members."""
-        if not self.member.fits and self.member.passes == 1:
+        if not self.member.needs_fit and self.member.passes == 1:
             return self.predict(outputs, None).labels
-        found = [self.member.classes(one) for one in _split(outputs)]
+        found = [self.member.predict_labels(one) for one in _split(outputs)]
         return _most(found, outputs.logits.shape[-1])
 
     def fit(self, outputs: Outputs, targets: Tensor) -> "Fits | None":
         """What every member fits to its own outputs; None if that is nothing."""
-        if not self.member.fits:
+        if not self.member.needs_fit:
             return None
         return Fits([self.member.fit(one, targets) for one in _split(outputs)])
 
@@ -176,9 +176,9 @@ class Ensemble(Method):
             ]
         )
 
-    def trained_as(self) -> "Ensemble":
+    def training_method(self) -> "Ensemble":
         """The ensemble whose members are trained so."""
-        return replace(self, member=self.member.trained_as())
+        return replace(self, member=self.member.training_method())
 
 
 class Fits(nn.Module):

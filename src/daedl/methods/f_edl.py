@@ -64,13 +64,13 @@ class FEDL(Method):
     def prepare(self, network: Network) -> Network:
         """Normalise the network, and put the heads behind it unless it has them."""
         super().prepare(network)
-        if self.heads(network):
+        if self.has_head(network):
             return network
         heads = Heads(network.num_features, network.num_classes, self.head_width)
         heads.to(next(network.parameters()))
         return Headed(network, heads, network.num_features)
 
-    def heads(self, network: Network) -> bool:
+    def has_head(self, network: Network) -> bool:
         """Whether `network` has such heads, as wide."""
         head = network.head if isinstance(network, Headed) else None
         return isinstance(head, Heads) and head.width == self.head_width
@@ -83,7 +83,7 @@ class FEDL(Method):
         of_allocation = losses.squared_error(flexible.log_p, targets, "none")
         return expected + flexible.variance_between.sum(-1) + of_allocation
 
-    def classes(self, outputs: Outputs) -> Tensor:
+    def predict_labels(self, outputs: Outputs) -> Tensor:
         """argmax_c μ_c, (B,)."""
         return FlexibleDirichlet.of(outputs.logits).averaged.mean.argmax(-1)
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from daedl.methods.base import Method
 from daedl.networks import Headed, Network
-from daedl.networks.headed import give_latent
-from daedl.spectral import bake, normalization, spectral_normalize
+from daedl.networks.headed import replace_last_layer
+from daedl.spectral import normalization, remove_spectral_norm, spectral_normalize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +36,14 @@ class OnLatent(Method):
         self.require_normalization(network)  # before anything is replaced
         if network.plain is network:
             present = normalization(network)
-            give_latent(bake(network), self.latent)
+            replace_last_layer(remove_spectral_norm(network), self.latent)
             head = self.head(network.num_classes).to(next(network.parameters()))
             network = Headed(network, head, self.num_features)
             if present is not None:  # anew, as the last layer is another one
                 spectral_normalize(network, present)
         return super().prepare(network)
 
-    def heads(self, network: Network) -> bool:
+    def has_head(self, network: Network) -> bool:
         """Whether `network` has a head that is like a new one."""
         with torch.device("meta"):  # names and shapes alone: nothing is allocated or drawn
             new = self.head(network.num_classes)

@@ -17,17 +17,17 @@ class PostHoc(Softmax):
 
     published_training = "none of its own: an ordinary softmax network"
 
-    def trained_as(self) -> Softmax:
+    def training_method(self) -> Softmax:
         """Softmax with the same spectral normalisation and reduction."""
         return Softmax(**{each.name: getattr(self, each.name) for each in fields(Softmax)})
 
     def require_fitted(self, fitted: nn.Module | None) -> nn.Module:
         """What `fit` returned; raise if that has not been called yet."""
         if fitted is None:
-            loader = "train_loader" if self.fitted_to == "training" else "val_loader"
+            loader = "train_loader" if self.fit_split == "training" else "val_loader"
             raise NotFittedError(
-                f"{self.name} is not fitted to {self.fitted_to} data yet; expected that before "
-                f"prediction: call daedl.fit(model, ...) to train, or model.fit_density({loader}) for "
+                f"{self.name} is not fitted to {self.fit_split} data yet; expected that before "
+                f"prediction: call daedl.fit(model, ...) to train, or model.fit_post_hoc({loader}) for "
                 "a network that is trained already"
             )
         return fitted

@@ -132,7 +132,7 @@ class PostNet(Posterior):
         """BatchNorm and one flow a class."""
         return PostNetHead(self.latent, self.depth, num_classes)
 
-    def start(self, network: Network, counts: Tensor) -> None:
+    def set_class_counts(self, network: Network, counts: Tensor) -> None:
         """Fill in ln N_c; until then every class counts as one sample."""
         head = cast(PostNetHead, network.get_submodule("head"))
         # Training refuses a class without samples, with an error of its own.

@@ -194,7 +194,7 @@ class SNGP(OnLatent):
         if fitted is None:
             raise NotFittedError(
                 "sngp has no fitted covariance yet; expected one before prediction: call "
-                "daedl.fit(model, ...) to train, or model.fit_density(train_loader) for a network that "
+                "daedl.fit(model, ...) to train, or model.fit_post_hoc(train_loader) for a network that "
                 "is trained already"
             )
         logits = outputs.logits

@@ -48,7 +48,7 @@ class TemperatureScaling(PostHoc):
         "Calibrates on data like the validation data, not under shift or out of distribution. If the "
         "network makes no error on them, T stops at its lower bound 0.1 and probabilities at 0 and 1."
     )
-    fitted_to = "validation"
+    fit_split = "validation"
 
     def fit(self, outputs: Outputs, targets: Tensor) -> Temperature:
         """Find T on the validation logits."""

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from daedl.names import look_up
-from daedl.networks.base import Network, Wrapped, lay_out
+from daedl.networks.base import FeatureModule, Network, lay_out
 from daedl.networks.convnet import ConvNet
 from daedl.networks.headed import Headed, Members
 from daedl.networks.mlp import MLP
@@ -27,11 +27,11 @@ __all__ = [
     "NETWORKS",
     "VGG16",
     "ConvNet",
+    "FeatureModule",
     "Headed",
     "Members",
     "Network",
     "ResNet18",
-    "Wrapped",
     "build",
     "lay_out",
 ]

@@ -71,7 +71,7 @@ class Network(nn.Module):
             yield from self.extractor.named_modules(prefix="extractor")
 
 
-class Wrapped(Network):
+class FeatureModule(Network):
     """A user's own module, whose logits are its output and whose features a named part gives.
 
     Arguments:
@@ -120,7 +120,7 @@ class Wrapped(Network):
             )
         return Outputs(features=caught[0], logits=logits)
 
-    def fresh(self) -> "Wrapped":
+    def fresh(self) -> "FeatureModule":
         """A copy whose layers drew new initial weights."""
         twin = copy.deepcopy(self)
         for name, module in twin.named_modules():
@@ -156,7 +156,7 @@ def lay_out(network: Network, memory_format: torch.memory_format = torch.channel
     Results are the same up to rounding. Not those of a wrapped module, which may rely on how its tensors
     lie in memory, as `view` does.
     """
-    if not isinstance(network.plain, Wrapped):
+    if not isinstance(network.plain, FeatureModule):
         network.to(memory_format=memory_format)  # type: ignore[call-overload]
 
 

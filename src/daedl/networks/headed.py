@@ -75,7 +75,7 @@ def side_by_side(outputs: Sequence[Outputs]) -> Outputs:
     )
 
 
-def give_latent(network: Network, width: int) -> None:
+def replace_last_layer(network: Network, width: int) -> None:
     """Let the last layer of `network` give `width` numbers in place of the logits, in place."""
     last = [
         name

@@ -12,7 +12,7 @@ from daedl.density import DensityScorer
 from daedl.prediction import Prediction
 from daedl.serving.batcher import Answer
 from daedl.serving.inputs import Inputs
-from daedl.spectral import bake
+from daedl.spectral import remove_spectral_norm
 
 # The largest exponent whose exponential is a float64.
 MAX_EXPONENT = 709.0
@@ -27,7 +27,7 @@ class Predictor:
 
     def __init__(self, model: Classifier) -> None:
         self.model = copy.deepcopy(model).eval()
-        bake(self.model.network)
+        remove_spectral_norm(self.model.network)
         self.inputs = Inputs.of(model)
         numbers = [str(number) for number in range(model.network.num_classes)]
         self.names = model.class_names or numbers

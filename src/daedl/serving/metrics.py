@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from daedl.selective import Thresholds
 from daedl.serving.batcher import Answer
-from daedl.thresholds import Thresholds
 
 # Seconds (chosen: from a small network alone to a large one under load).
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -8,7 +8,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from daedl.bench.data.folder import FORMATS, pixels_of
+from daedl.data.folder import FORMATS, pixels_of
 from daedl.serving.errors import RequestError
 
 

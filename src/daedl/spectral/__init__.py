@@ -1,14 +1,19 @@
 """Spectral normalisation, and the Lipschitz bound of the network that it was applied to."""
 
 from daedl.spectral.lipschitz import LayerBound, LipschitzBound, lipschitz_bound
-from daedl.spectral.normalize import SpectralNorm, bake, normalization, spectral_normalize
+from daedl.spectral.normalize import (
+    SpectralNorm,
+    normalization,
+    remove_spectral_norm,
+    spectral_normalize,
+)
 
 __all__ = [
     "LayerBound",
     "LipschitzBound",
     "SpectralNorm",
-    "bake",
     "lipschitz_bound",
     "normalization",
+    "remove_spectral_norm",
     "spectral_normalize",
 ]

@@ -13,7 +13,13 @@ from daedl.checks import require_finite
 from daedl.networks.base import Network
 from daedl.networks.resnet import ResidualBlock
 from daedl.outputs import evaluating
-from daedl.spectral.maps import KernelMatrix, Size, convolution, input_sizes, leading
+from daedl.spectral.maps import (
+    KernelMatrix,
+    Size,
+    convolution,
+    input_sizes,
+    leading,
+)
 
 Sizes = Mapping[nn.Module, list[Size]]
 

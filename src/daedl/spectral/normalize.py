@@ -97,7 +97,7 @@ def spectral_normalize(network: Network, settings: SpectralNorm = PUBLISHED) -> 
         if "weight" not in layer._parameters:
             raise ValueError(
                 f"the weight of {name!r} is already normalised or otherwise parametrised; expected "
-                "plain weights: build the network anew, or call bake(network) first"
+                "plain weights: build the network anew, or call remove_spectral_norm(network) first"
             )
         require_finite(layer.weight, f"weight of {name!r}")
     # Every map is made before any layer is touched: an error leaves the network as it was.
@@ -116,7 +116,7 @@ def normalization(network: nn.Module) -> SpectralNorm | None:
     return None
 
 
-def bake(network: Network) -> Network:
+def remove_spectral_norm(network: Network) -> Network:
     """Replace each normalised weight by its eval-mode value, in place, and return the network.
 
         W ← coefficient · W / ⟨u, W v⟩   (or the soft form), once and for all

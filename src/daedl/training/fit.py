@@ -43,11 +43,11 @@ def fit(
     scheduler: Callable[[Optimizer], LRScheduler] | None = None,
     patience: int = 10,
     gradient_clip: float | None = None,
-    density: Data | None = None,
+    fit_data: Data | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    identity: Mapping[str, Any] | None = None,
+    resume_key: Mapping[str, Any] | None = None,
     accelerator: str = "auto",
     devices: int | str = 1,
     strategy: str = "auto",
@@ -74,13 +74,13 @@ def fit(
             batch if it is a OneCycleLR or CyclicLR.
         patience: epochs without a lower validation loss after which training stops.
         gradient_clip: largest norm of the gradient.
-        density: training data to fit the density to, if `train` augments: it should see images as
-            they are. By default `train`.
+        fit_data: training data for the fit after training, if `train` augments: a density should see
+            images as they are. By default `train`.
         seed: epoch t draws its random numbers from (seed, t), so that a resumed run repeats them. The
             random state outside is put back.
         checkpoint: file to write after each epoch, atomically.
         resume: go on from `checkpoint` if it exists; the end is the same as without interruption.
-        identity: what else must be the same to resume, such as a digest of the data; JSON-able.
+        resume_key: what else must be the same to resume, such as a digest of the data; JSON-able.
         accelerator, devices, strategy, precision: Fabric's, e.g. devices=2, precision="bf16-mixed".
             Several processes are spawned by default, so that what follows `fit` runs once.
         progress: show progress bars.
@@ -99,14 +99,14 @@ def fit(
         checkpoint=None if checkpoint is None else expanded(checkpoint),
         resume=resume,
         progress=progress,
-        identity=identity or {},
+        resume_key=resume_key or {},
     )
     train = as_batches(train, batch_size, shuffle=True)
     val = None if val is None else as_batches(val, batch_size, shuffle=False)
-    density = train if density is None else as_batches(density, batch_size, shuffle=False)
+    fit_data = train if fit_data is None else as_batches(fit_data, batch_size, shuffle=False)
     require_above_zero("learning_rate", learning_rate, "0.001")
     _require_sense(plan, train)
-    if val is None and model.method.fits and model.method.fitted_to == "validation":
+    if val is None and model.method.needs_fit and model.method.fit_split == "validation":
         raise ValueError(
             f"method {model.method.name!r} is fitted to validation data, and none were given; expected "
             "held-out data: pass val=..., for instance a tenth of the training data"
@@ -118,7 +118,7 @@ def fit(
     was_training = model.training
     try:
         with preserved_random_state():
-            history = _launch(fabric, _Job(model, plan, train, val, density))
+            history = _launch(fabric, _Job(model, plan, train, val, fit_data))
             effect = None if val is None else _effect_of_density(model, val)
     except BaseException:
         model.train(was_training)
@@ -206,7 +206,7 @@ class _Job:
     plan: Plan
     train: Iterable[Batch]
     val: Iterable[Batch] | None
-    density: Iterable[Batch]
+    fit_data: Iterable[Batch]
 
 
 def _launch(fabric: Fabric, job: _Job) -> History:
@@ -242,13 +242,15 @@ def _train(fabric: Fabric, job: _Job) -> History:
     rank, world_size, plan = fabric.global_rank, fabric.world_size, job.plan
     train = shuffled_share(job.train, rank, world_size, plan.seed)
     val = None if job.val is None else in_order(job.val, rank, world_size)
-    density = in_order(job.density, rank, world_size)
+    fit_data = in_order(job.fit_data, rank, world_size)
     model = job.model
-    if model.method.starts:
+    if model.method.needs_class_counts:
         # A sampler of the user's own may draw random numbers: here too those of `seed`.
         seed_epoch(plan.seed, plan.max_epochs + 1, rank)
         counted = in_order(job.train, rank, world_size)
-        model.method.start(model.network, _class_counts(counted, model.network.num_classes))
+        model.method.set_class_counts(
+            model.network, _class_counts(counted, model.network.num_classes)
+        )
     on_cpu = fabric.device.type == "cpu"
     if on_cpu:
         lay_out(model.network)
@@ -257,10 +259,10 @@ def _train(fabric: Fabric, job: _Job) -> History:
         lay_out(model.network, torch.contiguous_format)
     # A dataset may draw random numbers for the density too: the same after any interruption.
     seed_epoch(plan.seed, plan.max_epochs, rank)
-    if model.method.fitted_to == "training":
-        model.fit_density(density)
+    if model.method.fit_split == "training":
+        model.fit_post_hoc(fit_data)
     elif val is not None:
-        model.fit_density(val)
+        model.fit_post_hoc(val)
     return history
 
 

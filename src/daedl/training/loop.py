@@ -84,7 +84,7 @@ class Plan:
     checkpoint: Path | None
     resume: bool
     progress: bool
-    identity: Mapping[str, Any]
+    resume_key: Mapping[str, Any]
 
 
 def train_all(
@@ -135,19 +135,19 @@ class Run:
         )
         self.num_batches = count(train)
         self.scheduler = plan.scheduler(optimizer, self.max_epochs, self.num_batches)
-        self.run = self._identity(optimizer)
+        self.run = self._run_key(optimizer)
         self.bare_optimizer = optimizer
         self.generators = generators(train)
         self.epochs: list[Epoch] = []
         self.best_epoch = -1
         self.best: dict[str, Tensor] = {}
 
-    def _identity(self, optimizer: Optimizer) -> dict[str, Any]:
+    def _run_key(self, optimizer: Optimizer) -> dict[str, Any]:
         """What must be the same for a checkpoint to be this run's."""
         # What comes after training, such as k of the nearest neighbours, may be another.
-        network, method, plan = self.model.network, self.model.method.trained_as(), self.plan
+        network, method, plan = self.model.network, self.model.method.training_method(), self.plan
         return {
-            **plan.identity,
+            **plan.resume_key,
             "network": [type(network).__name__, network.arguments],
             "method": [method.name, method.arguments()],
             "optimizer": type(optimizer).__name__,
@@ -167,7 +167,7 @@ class Run:
         try:
             for parameter in self.frozen:
                 parameter.requires_grad_(False)
-            # Wrapped now, because processes wait for the gradients of what is trained alone.
+            # FeatureModule now, because processes wait for the gradients of what is trained alone.
             setup = self.fabric.setup(self.model.network, self.bare_optimizer)
             self.network, self.optimizer = setup
             return self._go()
@@ -248,7 +248,7 @@ class Run:
                 clip = self.plan.gradient_clip
                 self.fabric.clip_gradients(self.network, self.optimizer, max_norm=clip)
             # What was fitted to the old weights is of no use from here on.
-            self.model.forget()
+            self.model.reset()
             self.optimizer.step()
             if isinstance(self.scheduler, STEPPED_BY_BATCH):
                 self.scheduler.step()
@@ -276,7 +276,7 @@ class Run:
         with self.fabric.autocast():
             outputs, targets = collect(self.model.network, self.val, name="validation data")
         losses = self.phase.method.loss(outputs, targets, epoch=math.inf)
-        right = self.phase.method.classes(outputs) == targets
+        right = self.phase.method.predict_labels(outputs) == targets
         sums = torch.stack([losses.double().sum(), right.double().sum(), torch.tensor(len(right))])
         sums = sum_across(sums)
         loss, accuracy = (sums[:2] / sums[2]).tolist()
@@ -319,7 +319,7 @@ class Run:
         self.epochs = [Epoch(**record) for record in checkpoint.epochs]
         self.best_epoch, self.best = checkpoint.best_epoch, checkpoint.best
         self.model.network.load_state_dict(checkpoint.network)
-        self.model.forget()
+        self.model.reset()
         self.optimizer.load_state_dict(checkpoint.optimizer)
         self.scheduler.load_state_dict(checkpoint.scheduler)
         self.fabric.strategy.precision.load_state_dict(checkpoint.precision)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from daedl.bench.corruptions import CIFAR10_C, FAMILIES, corrupt
+from daedl_bench.corruptions import CIFAR10_C, FAMILIES, corrupt
 
 EVERY = [
     (family, name, severity)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from daedl.bench.corruptions import CIFAR10_C, corrupt, generate
+from daedl_bench.corruptions import CIFAR10_C, corrupt, generate
 
 NAMES = ["shot_noise", "stripe", "scale"]
 LABELS = torch.tensor([3, 1, 4, 1])

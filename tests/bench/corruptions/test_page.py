@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from daedl.bench.corruptions import FAMILIES, contact_sheet, markdown
+from daedl_bench.corruptions import FAMILIES, contact_sheet, markdown
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from daedl.bench.corruptions import blur, drawing, edges, geometry, noise, sampling, textures, tone
-from daedl.bench.corruptions.draws import Draws
+from daedl_bench.corruptions import (
+    blur,
+    drawing,
+    edges,
+    geometry,
+    noise,
+    sampling,
+    textures,
+    tone,
+)
+from daedl_bench.corruptions.draws import Draws
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.uniform(size=(3, 2, 32, 32))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from daedl.bench.corruptions import MNIST_C, corrupt
+from daedl_bench.corruptions import MNIST_C, corrupt
 
 COUNT = 400
 # Where nothing is drawn at random.

@@ -1,1 +1,0 @@
-"""Experiments on data: they import the library, never the reverse."""

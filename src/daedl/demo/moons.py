@@ -1,0 +1,145 @@
+"""Two moons: the paper's first figure, uncertainty over a plane with two classes of points."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.datasets import make_moons
+from torch import Tensor
+
+from daedl import evaluate
+from daedl.demo.training import SILENT, Progress, Samples, Trained, Training, train_methods
+from daedl.evaluate import Measured
+from daedl.methods import DAEDL, EDL, Method, Softmax
+from daedl.networks import MLP
+from daedl.prediction import Prediction
+from daedl.spectral import SpectralNorm
+
+# The plane that is drawn and the cluster of others: those of the SNGP tutorial (Liu et al., 2020),
+# whose two moons the paper takes up.
+X_RANGE, Y_RANGE = (-3.5, 3.5), (-2.5, 2.5)
+OOD_CENTER, OOD_DEVIATION, OOD_SAMPLES = (2.5, -1.75), 0.1, 100
+# A point of the plane is far if no training point is this near: five deviations of the noise (chosen).
+FAR = 0.5
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Data, network and training.
+
+    Attributes:
+        methods: a panel of the figure each, all trained alike.
+        samples: training points; half as many for validation, and for the test.
+        noise: standard deviation of the points about their moon.
+        hidden: widths of the network's hidden layers.
+    """
+
+    methods: tuple[Method, ...] = (
+        Softmax(),
+        EDL(),
+        # With the paper's coefficient of 1 the network can't bend enough; 3 is DDU's.
+        DAEDL(spectral=SpectralNorm(coefficient=3.0)),
+    )
+    samples: int = 1000
+    noise: float = 0.1
+    hidden: tuple[int, ...] = (128, 128, 128)
+    training: Training = Training(max_epochs=60, batch_size=64, patience=20)  # noqa: RUF009 (frozen)
+
+
+@dataclass(frozen=True)
+class Moons:
+    """Points (N, 2) with classes (N,), and the cluster of others (M, 2)."""
+
+    train: Samples
+    val: Samples
+    test: Samples
+    ood: Tensor
+
+    def far(self) -> Tensor:
+        """Points (M, 2) of the plane that are far from all training points."""
+        points = grid(100).reshape(-1, 2)
+        return points[torch.cdist(points, self.train[0]).amin(-1) > FAR]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The data, and the trained classifiers by the method's name."""
+
+    seed: int
+    settings: Settings
+    data: Moons
+    trained: Mapping[str, Trained]
+
+    def measure(self) -> dict[str, dict[str, list[Measured]]]:
+        """Figures by method and data set: the test points, the cluster, the plane far from the data."""
+        found = {}
+        for name, trained in self.trained.items():
+            points, targets = self.data.test
+            inside, outside = (trained.classifier.predict(x) for x in (points, self.data.ood))
+            found[name] = {
+                "test": [*evaluate.classification(inside, targets), _mean_variance(inside)],
+                "cluster": [*evaluate.ood_detection(inside, outside), _mean_variance(outside)],
+                "far": [_mean_variance(trained.classifier.predict(self.data.far()))],
+            }
+        return found
+
+
+def load(seed: int, settings: Settings) -> Moons:
+    """Draw the points; training, validation and test come from streams of their own."""
+    half = settings.samples // 2
+    streams = np.random.SeedSequence(seed).generate_state(4)
+    train, val, test = (
+        _moons(count, settings.noise, int(stream))
+        for count, stream in zip((settings.samples, half, half), streams, strict=False)
+    )
+    drawn = np.random.default_rng(streams[3]).normal(
+        OOD_CENTER, OOD_DEVIATION, size=(OOD_SAMPLES, 2)
+    )
+    return Moons(train, val, test, torch.tensor(drawn, dtype=torch.float32))
+
+
+def run(seed: int, settings: Settings, progress: Progress = SILENT) -> Result:
+    """Train the methods on points drawn with `seed`."""
+    data = load(seed, settings)
+    trained = train_methods(
+        "two moons",
+        dict.fromkeys(settings.methods, settings.training),
+        lambda: MLP(2, 2, settings.hidden),
+        data.train,
+        data.val,
+        seed=seed,
+        progress=progress,
+    )
+    return Result(seed, settings, data, trained)
+
+
+def variance(prediction: Prediction) -> Tensor:
+    """The figure's uncertainty (B,): predictive variance as a share of the largest possible.
+
+        Σ_c m_c (1 − m_c) / (1 − 1/C)
+
+    with m the expected probabilities (B, C); 1 where they are uniform.
+    """
+    m = prediction.probs
+    return (m * (1 - m)).sum(-1) / (1 - 1 / m.shape[-1])
+
+
+def plane(trained: Trained, points: int = 200) -> Tensor:
+    """`variance` over the plane, (points, points): rows go along y, columns along x."""
+    return variance(trained.classifier.predict(grid(points).reshape(-1, 2))).reshape(points, points)
+
+
+def grid(points: int) -> Tensor:
+    """(points, points, 2): rows go along y, columns along x."""
+    x, y = (torch.linspace(*ends, points) for ends in (X_RANGE, Y_RANGE))
+    return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
+
+
+def _moons(count: int, noise: float, stream: int) -> Samples:
+    points, targets = make_moons(count, noise=noise, random_state=stream)
+    return torch.tensor(points, dtype=torch.float32), torch.tensor(targets)
+
+
+def _mean_variance(prediction: Prediction) -> Measured:
+    return Measured("uncertainty", "variance", "mean", float(variance(prediction).mean()))

@@ -1,0 +1,217 @@
+"""Figures of the report. Each is a `Figure` of its own: matplotlib's global state is left alone."""
+
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib import image as images
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from daedl import metrics
+from daedl.prediction import Prediction
+from daedl.selective import MaxErrorRate, MaxRejectionRate, Thresholds
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#555555"
+RED = "#E0202B"  # the paper's colour for others; it stands out on both ends of viridis
+SKY, VERMILION, PURPLE, BLACK = "#56B4E9", "#D55E00", "#CC79A7", "#000000"
+BROWN = "#8B5A2B"  # beyond the palette, dark enough to be told from its orange
+TITLES = {
+    "softmax": "Softmax",
+    "edl": "EDL",
+    "edl+": "EDL+",
+    "i-edl": "I-EDL",
+    "daedl": "DAEDL",
+    "daedl-loo": "DAEDL-LOO",
+    "daedl-mispaired": "DAEDL, densities shuffled",
+    "dropout": "Dropout",
+    "postnet": "PostNet",
+    "kl-pn": "KL-PN",
+    "rkl-pn": "RKL-PN",
+    "r-edl": "R-EDL",
+    "re-edl": "Re-EDL",
+    "f-edl": "F-EDL",
+    "natpn": "NatPN",
+    "natpn-joint": "NatPN without fine-tuning",
+    "sngp": "SNGP",
+    "temperature": "Temperature scaling",
+    "adats": "AdaTS",
+    "energy": "Energy",
+    "max-logit": "Max logit",
+    "mahalanobis": "Mahalanobis",
+    "knn": "kNN distance",
+    "nuq": "NUQ",
+    "ddu": "DDU without SN",
+    "ddu-sn": "DDU",
+    "retrofit": "Softmax + density",
+    "ensemble": "Ensemble of 5",
+    "exp": "Exp",
+    "exp+de": "Exp + DE",
+    "exp+de-mispaired": "Exp + DE, densities shuffled",
+    "exp+sn": "Exp + SN",
+    "exp+de+sn": "Exp + DE + SN",
+}
+
+
+class Style(NamedTuple):
+    """How a method is drawn: markers and lines differ too, for those who see no colours."""
+
+    colour: str
+    marker: str
+    line: Any = "-"
+
+
+_SHORT, _LONG = (0, (1, 1)), (0, (6, 2))
+STYLES = {
+    "softmax": Style(BLUE, "o", "--"),
+    "edl": Style(ORANGE, "s", "-."),
+    "daedl": Style(GREEN, "^", "-"),
+    "daedl-loo": Style(VERMILION, "v", _LONG),
+    "i-edl": Style(PURPLE, "D", _SHORT),
+    "edl+": Style(BROWN, "p", ":"),
+    "exp": Style(BROWN, "p", ":"),
+    "dropout": Style(SKY, "P", "-"),
+    "postnet": Style(BLACK, "X", "--"),
+    "kl-pn": Style(SKY, "<", "-."),
+    "rkl-pn": Style(BLACK, ">", ":"),
+    "ensemble": Style(GREY, "*", "-"),
+    "ddu": Style(BROWN, "h", "-"),
+    "exp+de": Style(PURPLE, "<", "-"),
+    "exp+sn": Style(BLUE, ">", _LONG),
+    "exp+de+sn": Style(GREEN, "^", "-"),
+}
+_OTHER = Style(GREY, "x", _SHORT)
+# Of a histogram: the known set, then the others.
+_HISTOGRAMS = (
+    (BLUE, "-"),
+    (RED, "--"),
+    (GREY, ":"),
+    (GREEN, "-."),
+    (PURPLE, "--"),
+    (ORANGE, "-"),
+    (BLACK, ":"),
+)
+DOTS_PER_INCH = 160
+# Bins of a reliability diagram with fewer samples are left out: their accuracy says nothing (chosen).
+_FEW = 5
+
+
+def style(method: str) -> Style:
+    """How the method of this label is drawn."""
+    return STYLES.get(method, _OTHER)
+
+
+def png(figure: Figure) -> bytes:
+    """`figure` as a PNG file."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
+    return buffer.getvalue()
+
+
+def picture(image: Tensor) -> bytes:
+    """A grey image (H, W) in [0, 1] as a PNG file, a pixel for a pixel, ink dark on white."""
+    buffer = BytesIO()
+    images.imsave(buffer, image.numpy(), cmap="gray_r", vmin=0, vmax=1, format="png")
+    return buffer.getvalue()
+
+
+def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
+    """Density scores (N,) of up to seven sets by name: in-distribution, then the others."""
+    figure = Figure(figsize=(5.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    bins = np.linspace(0, 1, 26)
+    for (label, score), (colour, line) in zip(scores.items(), _HISTOGRAMS, strict=False):
+        shared: dict[str, Any] = {
+            "bins": bins,
+            "weights": np.full(len(score), 1 / len(score)),
+            "color": colour,
+        }
+        if len(scores) <= 3:
+            axes.hist(score.numpy(), **shared, alpha=0.2)
+        axes.hist(
+            score.numpy(), **shared, histtype="step", linestyle=line, linewidth=1.6, label=label
+        )
+    axes.set(xlabel="density score s", ylabel="share of the set")
+    legend(figure)
+    bare(axes)
+    return figure
+
+
+def reliability_diagram(
+    predictions: Mapping[str, Prediction], targets: Tensor, bins: int = 10
+) -> Figure:
+    """Accuracy against confidence for each method: predictions of N images by name, targets (N,)."""
+    figure = Figure(figsize=(5.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
+    for name, each in predictions.items():
+        diagram = metrics.reliability(each.probs, targets, bins, each.labels)
+        enough = diagram.share * len(targets) >= _FEW
+        confidence, accuracy, share = (values[enough] for values in diagram)
+        colour, marker, _ = style(name)
+        error = metrics.ece(each.probs, targets, labels=each.labels)
+        label = f"{TITLES.get(name, name)}, ECE {100 * error:.1f}"
+        axes.plot([], [], color=colour, marker=marker, label=label)
+        axes.plot(confidence, accuracy, color=colour, linewidth=1, alpha=0.7)
+        shared: dict[str, Any] = {
+            "color": colour,
+            "marker": marker,
+            "alpha": 0.8,
+            "edgecolor": "white",
+        }
+        axes.scatter(confidence, accuracy, s=25 + 160 * share, linewidth=0.5, **shared)
+    axes.set(xlabel="mean confidence in the bin", ylabel="accuracy", xlim=(0, 1.04), ylim=(0, 1.06))
+    legend(figure, columns=2)  # names with their errors are long
+    bare(axes)
+    return figure
+
+
+def risk_coverage(prediction: Prediction, targets: Tensor, thresholds: Thresholds) -> Figure:
+    """The error among accepted predictions against the share accepted, and what was chosen; targets (N,)."""
+    figure = Figure(figsize=(6.0, 3.9), layout="constrained")
+    axes = figure.subplots()
+    looks = {"epistemic": (GREEN, "-"), "aleatoric": (BLUE, "--")}
+    for name, (colour, line) in looks.items():
+        if name in prediction.scores():
+            score = prediction.scores()[name]
+            coverage, risk = metrics.risk_coverage(score, prediction.labels, targets)
+            axes.plot(coverage, risk, color=colour, linestyle=line, label=f"by {name} uncertainty")
+    match thresholds.target:
+        case MaxRejectionRate(share=share):
+            label = f"at most {share:.1%} rejected"
+            axes.axvline(1 - share, color=GREY, linestyle=":", label=label)
+        case MaxErrorRate(share=share):
+            axes.axhline(share, color=GREY, linestyle=":", label=f"at most {share:.1%} wrong")
+    axes.plot(
+        [thresholds.coverage],
+        [thresholds.error],
+        marker="*",
+        markersize=13,
+        color=VERMILION,
+        linestyle="none",
+        label=f"chosen: {thresholds.coverage:.1%} accepted, {thresholds.error:.2%} wrong",
+    )
+    axes.set(xlabel="share accepted", ylabel="share of the accepted that is wrong", xlim=(0, 1.02))
+    axes.set_ylim(bottom=0)
+    legend(figure, columns=2)
+    bare(axes)
+    return figure
+
+
+def legend(figure: Figure, columns: int = 3) -> None:
+    """The legend of a figure's first panel, above all of them."""
+    figure.legend(
+        *figure.axes[0].get_legend_handles_labels(),
+        loc="outside upper center",
+        ncols=columns,
+        frameon=False,
+        fontsize=8.5,
+    )
+
+
+def bare(axes: Axes) -> None:
+    """Leave out the frame's upper and right side."""
+    axes.spines[["top", "right"]].set_visible(False)

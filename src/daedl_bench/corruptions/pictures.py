@@ -1,0 +1,55 @@
+"""The contact sheet: every corruption at a glance."""
+
+import numpy as np
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from daedl.names import look_up
+from daedl_bench.corruptions.apply import corrupt, require_images
+from daedl_bench.corruptions.table import FAMILIES
+
+_GAP = 2  # white pixels between images, twice as many between columns
+_INCHES = 1 / 42  # an image pixel on paper; 42 dots an inch show it as one dot (chosen)
+_MARGINS = (1.6, 0.3)  # inches for the names and the severities
+
+
+def contact_sheet(images: Tensor, family: str, seed: int = 0) -> Figure:
+    """`images` (N, C, H, W) uint8 clean and under every corruption of `family`, a row each.
+
+    The first column is clean, then come the severities; each cell holds all the images side by side,
+    so that a few are enough.
+    """
+    kind = look_up(FAMILIES, family, "family of corruptions")
+    require_images(images, kind)
+    if len(images) == 0:
+        raise ValueError("images are empty; expected at least one image: pass e.g. images[:4]")
+    rows = {
+        name: [images, *(corrupt(images, name, s, family, seed) for s in each.severities)]
+        for name, each in kind.corruptions.items()
+    }
+    cell = len(images) * (kind.side + _GAP) + _GAP
+    picture = np.concatenate([_row(cells) for cells in rows.values()])
+    height, width = (length * _INCHES for length in picture.shape[:2])
+    figure = Figure(figsize=(width + _MARGINS[0], height + _MARGINS[1]))
+    bottom, left = 0.02 / (height + _MARGINS[1]), _MARGINS[0] / (width + _MARGINS[0])
+    axes = figure.add_axes((left, bottom, 1 - left, height / (height + _MARGINS[1])))
+    axes.imshow(picture, interpolation="nearest", aspect="auto")
+    severities = range(1, len(next(iter(rows.values()))))
+    labels = ["clean", *map(str, severities)] if len(severities) > 1 else ["clean", "corrupted"]
+    axes.set_xticks([cell * (i + 0.5) for i in range(len(labels))], labels)
+    step = kind.side + _GAP
+    axes.set_yticks([step * (i + 0.5) for i in range(len(rows))], list(rows))
+    axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    return figure
+
+
+def _row(cells: list[Tensor]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """One row of the sheet (H + gap, W', 3) from the images (N, C, H, W) of its cells."""
+    parts = []
+    for images in cells:
+        channels_last = images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy()
+        padded = np.pad(channels_last, ((0, 0), (0, _GAP), (0, _GAP), (0, 0)), constant_values=255)
+        joined = np.concatenate(list(padded), axis=1)
+        parts.append(np.pad(joined, ((0, 0), (0, _GAP), (0, 0)), constant_values=255))
+    return np.concatenate(parts, axis=1)

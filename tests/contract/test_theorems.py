@@ -1,0 +1,126 @@
+"""The paper's theorems as properties of fitted classifiers."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import daedl
+from daedl.density import DensityScorer
+from daedl.methods import DAEDL
+from daedl.networks import MLP
+from daedl.outputs import Outputs
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Features of three Gaussian classes about the origin, their scorer, and a linear classifier."""
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.arange(900) % 3
+    centers = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
+    features = centers[targets] + 0.7 * torch.randn(900, 2, generator=generator)
+    return features, DensityScorer.fit(features, targets, 3), centers.T
+
+
+@pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_theorem_1_far_away_the_prediction_is_uniform_and_alpha_one(normalizer, seed):
+    """In input space, through a trained network that keeps distances."""
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.arange(300) % 3
+    images = 3 * torch.eye(3, 4)[targets] + torch.randn(300, 4, generator=generator)
+    torch.manual_seed(seed)
+    classifier = daedl.Classifier(MLP(4, 3, hidden=(32,)), "daedl", normalizer=normalizer)
+    daedl.fit(classifier, (images, targets), max_epochs=5, accelerator="cpu", progress=False)
+    direction = torch.nn.functional.normalize(torch.randn(20, 4, generator=generator), dim=-1)
+    worst = []
+    for distance in (1e3, 1e5, 1e7):
+        p = classifier.predict(distance * direction)
+        features = classifier.network(distance * direction).features
+        # Assumption 1: what is far in input space is far in feature space.
+        assert features.norm(dim=-1).min() > 1e-3 * distance
+        worst.append(float((p.alpha - 1).abs().max()))
+    assert worst[0] >= worst[1] >= worst[2]
+    assert worst[2] < 1e-3
+    torch.testing.assert_close(p.probs, torch.full((20, 3), 1 / 3), rtol=0, atol=1e-3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.floats(-30, 30), min_size=2, max_size=2), min_size=1, max_size=6))
+def test_theorem_3_the_prediction_is_a_softmax_at_temperature_one_over_s(fitted, rows):
+    _, scorer, classify = fitted
+    features = torch.tensor(rows)
+    logits = features @ classify
+    p = DAEDL().predict(Outputs(features, logits), scorer)
+    scored = p.density_score > 0
+    temperature = 1 / p.density_score[scored]
+    expected = (logits[scored] / temperature[:, None]).softmax(-1)
+    torch.testing.assert_close(p.probs[scored], expected, rtol=1e-4, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0, 6.28), st.sampled_from(["entropy", "aleatoric", "epistemic"]))
+def test_theorem_4_along_rays_away_from_the_data_uncertainty_does_not_fall(fitted, angle, measure):
+    """Logits are held, as Lemma 3 does: the theorem is about what the density adds."""
+    features, scorer, _ = fitted
+    direction = torch.tensor([torch.tensor(angle).cos(), torch.tensor(angle).sin()])
+    # From beyond the training data outwards.
+    start = (features @ direction).max()
+    ray = (start + torch.linspace(0, 30, 200))[:, None] * direction
+    distance = torch.cdist(ray, features).mean(1)
+    log_density, score = scorer(ray)
+    assert (distance.diff() > 0).all()
+    # Assumption 2: the score falls with the distance.
+    assert (log_density.diff() < 0).all()
+    assert (score.diff() <= 0).all()
+    logits = torch.tensor([3.0, 0.5, -1.0]).expand(200, 3)
+    p = DAEDL().predict(Outputs(ray, logits), scorer)
+    values = {
+        "entropy": p.dirichlet.entropy_of_mean,
+        "aleatoric": p.aleatoric,
+        "epistemic": p.epistemic,
+    }[measure]
+    assert (values.diff() >= -1e-6).all()
+    # Strictly so, unless the ray starts where the score is zero already.
+    assert values[-1] > values[0] or score[0] < 1e-3
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(-20, 20), min_size=2, max_size=6),
+    st.floats(0.01, 0.99),
+    st.floats(0.01, 0.99),
+)
+def test_lemma_3_entropy_never_rises_with_the_score(logits, first, second):
+    low, high = sorted((first, second))
+    z = torch.tensor(logits, dtype=torch.float64)
+    entropies = [daedl.Dirichlet(s * z).entropy_of_mean for s in (low, high)]
+    assert entropies[1] <= entropies[0] + 1e-12
+
+
+def test_corollary_a_residual_network_of_operator_norms_below_one_keeps_distances():
+    """Residual branches whose norm is below 1 neither collapse nor tear distances apart (Lemma 4)."""
+    torch.manual_seed(0)
+
+    class Residual(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.branches = torch.nn.ModuleList(torch.nn.Linear(6, 6) for _ in range(3))
+            self.body = torch.nn.Identity()
+            self.head = torch.nn.Linear(6, 3)
+
+        def forward(self, x):
+            for branch in self.branches:
+                x = x + branch(x).relu()
+            return self.head(self.body(x))
+
+    network = daedl.networks.FeatureModule(Residual(), features="body", input_shape=(6,))
+    settings = daedl.SpectralNorm(coefficient=0.5)
+    daedl.spectral_normalize(network, settings).eval()
+    pairs = torch.randn(2, 500, 6)
+    with torch.no_grad():
+        moved = (network(pairs[0]).features - network(pairs[1]).features).norm(dim=-1)
+    before = (pairs[0] - pairs[1]).norm(dim=-1)
+    ratio = moved / before
+    assert ratio.min() > (1 - 0.5) ** 3 - 1e-5
+    assert ratio.max() < (1 + 0.5) ** 3 + 1e-5

@@ -1,0 +1,670 @@
+"""One's own images: train, evaluate, predict; and one clear line for what can't be used."""
+
+import _thread
+import csv
+import json
+import shutil
+import signal
+import struct
+import threading
+import time
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+from PIL import Image
+from typer.testing import CliRunner
+
+import daedl
+from daedl import storage
+from daedl.cli import app
+from daedl.cli.images import read_known
+from daedl.data import read_folder, read_images
+from daedl.networks import MLP, ConvNet
+
+COLOURS = {"cat": (220, 40, 40), "dog": (40, 220, 40), "owl": (40, 40, 220)}
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def refused(*arguments: object) -> str:
+    """What is said of a command that fails: one line, on stderr."""
+    result = call(*arguments)
+    assert result.exit_code == 1, result.output
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def save(path: Path, pixels: np.ndarray) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
+    return path
+
+
+def draw(folder: Path, number: int = 12, grey: bool = False, seed: int = 0) -> Path:
+    """`number` noisy 8x8 images of one colour for each class, by class."""
+    rng = np.random.default_rng(seed)
+    for name, colour in COLOURS.items():
+        for i in range(number):
+            pixels = np.array(colour) + rng.normal(0, 25, (8, 8, 3))
+            save(folder / name / f"{i}.png", pixels[..., 0] if grey else pixels)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders train, test and other (flat and nested), and trained models."""
+    folder = tmp_path_factory.mktemp("world")
+    draw(folder / "train")
+    draw(folder / "test", 4, seed=1)
+    rng = np.random.default_rng(2)
+    for i in range(5):
+        save(folder / "other" / f"{i}.png", rng.integers(0, 256, (9, 7, 3)))
+    save(folder / "other" / "deeper" / "grey.jpg", rng.integers(0, 256, (20, 20)))
+    for method in ("daedl", "softmax"):
+        common = small(folder / "train", folder / f"{method}.daedl", "--method", method)
+        result = call(*common, "--epochs", 8, "--batch-size", 8, "--learning-rate", 0.003)
+        assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def model(world: Path) -> Path:
+    return world / "daedl.daedl"
+
+
+def small(data: object, out: Path, *more: object) -> tuple[object, ...]:
+    return "train", "--data", data, "--out", out, "--size", 8, "--epochs", 1, *more
+
+
+class TestTraining:
+    def test_the_whole_way(self, tmp_path: Path) -> None:
+        out = tmp_path / "a model.daedl"
+        result = call(*small(draw(tmp_path / "pets"), out, "--augment", "flip, rotate"))
+        assert result.exit_code == 0, result.output
+        assert "29 images to learn from, 7 held out, 8x8 pixels, colour" in result.stdout
+        assert "3 classes: cat, dog, owl\ndaedl, ConvNet" in result.stdout
+        assert "accuracy on held-out images" in result.stdout
+        assert "density effect on 7 held-out samples" in result.stdout
+        assert f"daedl predict '{out}' IMAGE.png" in result.stdout
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a model.daedl", "pets"]
+        loaded = daedl.Classifier.load(out)
+        assert loaded.class_names == ["cat", "dog", "owl"]
+        assert loaded.network.input_shape == (3, 8, 8)
+
+    def test_the_model_has_a_place_by_default(
+        self, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        arguments = "train", "--data", world / "train", "--size", 8, "--epochs", 1
+        result = call(*arguments)
+        assert result.exit_code == 0, result.output
+        assert "daedl predict model.daedl IMAGE.png" in result.stdout
+        assert [path.name for path in tmp_path.iterdir()] == ["model.daedl"]
+        assert call("evaluate", "model.daedl", "--id", world / "test").exit_code == 0
+        assert "model.daedl exists already" in refused(*arguments)
+
+    def test_the_seed_decides_every_draw(self, world: Path, tmp_path: Path) -> None:
+        files = [tmp_path / f"{i}.daedl" for i in range(3)]
+        for file, seed in zip(files, (5, 5, 6), strict=True):
+            arguments = small(world / "train", file, "--seed", seed, "--augment", "crop")
+            assert call(*arguments).exit_code == 0
+        first, again, other = (file.read_bytes() for file in files)
+        assert first == again != other
+
+    @pytest.mark.parametrize(
+        ("option", "channels"), [(None, 1), ("--grey", 1), ("--colour", 3)], ids=str
+    )
+    def test_grey_images_stay_grey(self, tmp_path: Path, option: str | None, channels: int) -> None:
+        data = draw(tmp_path / "grey", 4, grey=True)
+        more = [option] if option else []
+        assert call(*small(data, tmp_path / "m.daedl", *more)).exit_code == 0
+        assert daedl.Classifier.load(tmp_path / "m.daedl").network.input_shape[0] == channels
+
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            ([], "32x32 pixels, colour; 3 classes: cat, dog, owl\ndaedl, ConvNet"),
+            (["--size", "33", "--method", "softmax"], "softmax, ResNet18"),
+            (["--network", "VGG16"], "daedl, VGG16"),
+        ],
+        ids=["folder", "large", "by name"],
+    )
+    def test_network_and_size(
+        self, world: Path, tmp_path: Path, options: list[str], expected: str
+    ) -> None:
+        """What is to be trained is said first; the learning rate keeps it from being trained."""
+        arguments = "--data", world / "train", "--out", tmp_path / "m.daedl", *options
+        assert expected in call("train", *arguments, "--learning-rate", -1).stdout
+
+    def test_settings_reach_the_method(self, world: Path, tmp_path: Path) -> None:
+        out = tmp_path / "m.daedl"
+        settings = "--set", "leave_one_out=True", "--set", "covariance=tied", "--set", "kl_weight=1"
+        assert (
+            call(*small(world / "train", out, *settings, "--set", "spectral=none")).exit_code == 0
+        )
+        method = daedl.Classifier.load(out).method
+        assert (method.leave_one_out, method.covariance) == (True, "tied")
+        assert (method.kl_weight, method.spectral) == (1, None)
+
+    @pytest.mark.parametrize(
+        ("method", "settings"),
+        [
+            ("natpn", []),
+            ("temperature", []),
+            ("knn", ["k=3"]),
+            ("kl-pn", []),
+            ("ensemble", ["member=daedl", "size=2"]),
+        ],
+    )
+    def test_every_kind_of_method_goes_the_whole_way(
+        self, world: Path, tmp_path: Path, method: str, settings: list[str]
+    ) -> None:
+        """Phases, validation data, neighbours, noise, members: trained, judged and asked."""
+        out = tmp_path / "model.daedl"
+        typed = [part for each in settings for part in ("--set", each)]
+        trained = call(*small(world / "train", out), "--method", method, "--epochs", 1, *typed)
+        assert trained.exit_code == 0, trained.output
+        assert f"{method}, ConvNet" in trained.output
+        for command in (
+            ("evaluate", out, "--id", world / "test", "--ood", world / "other"),
+            ("predict", out, world / "other", "--format", "json"),
+        ):
+            result = call(*command)
+            assert result.exit_code == 0, result.output
+        assert daedl.Classifier.load(out).method.name == method
+
+    def test_settings_may_be_typed_as_they_are_told(self, world: Path, tmp_path: Path) -> None:
+        out = tmp_path / "m.daedl"
+        told = refused(*small(world / "train", out, "--set", "spectral=true"))
+        value = told.partition("such as ")[2].strip().replace("kernel", "operator")
+        result = call(*small(world / "train", out, "--set", f"spectral={value}"))
+        assert result.exit_code == 0, result.output
+        assert daedl.Classifier.load(out).method.spectral == daedl.SpectralNorm(norm="operator")
+
+    def test_a_bad_density_says_what_to_do(self, tmp_path: Path) -> None:
+        """Few samples for many features: known images fall below the range."""
+        data = draw(tmp_path / "pets", 40)
+        more = "--validation", 0.5, "--batch-size", 4, "--size", 16
+        result = call(*small(data, tmp_path / "m.daedl", *more))
+        assert result.exit_code == 0, result.output
+        assert "warning: the density is saturated" in result.stdout
+        assert "settings are given as in --set leave_one_out=true" in result.stdout
+
+    def test_arrays_keep_their_size_and_their_names(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(0)
+        images, labels = rng.integers(0, 256, (20, 9, 12), dtype=np.uint8), np.arange(20) % 2
+        np.savez(tmp_path / "named.npz", images=images, labels=labels, class_names=["no", "yes"])
+        np.savez(tmp_path / "plain.npz", images=images, labels=labels)
+        for name, expected in (("named", ["no", "yes"]), ("plain", ["0", "1"])):
+            out = tmp_path / f"{name}.daedl"
+            arguments = "--data", tmp_path / f"{name}.npz", "--out", out, "--epochs", 1
+            assert call("train", *arguments).exit_code == 0
+            loaded = daedl.Classifier.load(out)
+            assert loaded.class_names == expected
+            assert loaded.network.input_shape == (1, 12, 12)
+
+    def test_warnings_are_told_although_reading_fails(self, tmp_path: Path) -> None:
+        save(tmp_path / "data" / "cat" / "1.png", np.zeros((8, 8)))
+        (tmp_path / "data" / "cat" / "notes.txt").write_text("")
+        (tmp_path / "data" / "dog").mkdir()
+        (tmp_path / "data" / "dog" / "1.png").write_text("no image")
+        result = call("train", "--data", tmp_path / "data", "--out", tmp_path / "m.daedl")
+        assert result.exit_code == 1
+        assert "Warning: 1 files in" in result.stderr
+        assert "Error: " in result.stderr
+
+    def test_data_sets_by_name(self, tmp_path: Path) -> None:
+        """A small one in MNIST's place: its training images are learned, its test images measured."""
+        write_idx(tmp_path / "data", "train", 40)
+        write_idx(tmp_path / "data", "t10k", 20)
+        out, root = tmp_path / "m.daedl", ("--root", tmp_path / "data")
+        arguments = "--data", "mnist", "--out", out, "--epochs", 1, "--method", "softmax"
+        result = call("train", *arguments, *root)
+        assert result.exit_code == 0, result.output
+        assert result.stderr.startswith("Warning: ")
+        assert "the checksum is not the published one" in result.stderr
+        assert (
+            "32 images to learn from, 8 held out, 28x28 pixels, grey; 10 classes" in result.stdout
+        )
+        result = call("evaluate", out, "--id", "mnist", "--ood", "mnist", *root)
+        assert "mnist (20 images)" in result.stdout
+
+
+def write_idx(root: Path, split: str, number: int) -> None:
+    folder = root / "MNIST" / "raw"
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (number, 28, 28), dtype=np.uint8)
+    head = struct.pack(">iiii", 0x803, number, 28, 28)
+    (folder / f"{split}-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
+    labels = bytes(i % 10 for i in range(number))
+    head = struct.pack(">ii", 0x801, number)
+    (folder / f"{split}-labels-idx1-ubyte").write_bytes(head + labels)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C interrupt: a shell that runs the tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+class TestInterruption:
+    @pytest.mark.usefixtures("ctrl_c")
+    def test_goes_on_as_if_nothing_had_happened(self, world: Path, tmp_path: Path) -> None:
+        out, checkpoint = tmp_path / "m.daedl", tmp_path / "m.daedl.ckpt"
+
+        def training(out: Path, epochs: int, *more: object) -> tuple[object, ...]:
+            endless = "--patience", 10**6, "--epochs", epochs
+            return *small(world / "train", out, "--augment", "flip"), *endless, *more
+
+        threading.Thread(target=interrupt_after, args=(checkpoint,), daemon=True).start()
+        stopped = call(*training(out, 10**6))
+        assert stopped.exit_code == 130
+        assert "The same command with --resume goes on" in stopped.stderr
+        assert not out.exists()
+        assert "expected --resume to go on with it, or --force" in refused(*training(out, 5))
+
+        epochs = len(torch.load(checkpoint, weights_only=True)["epochs"]) + 2
+        assert call(*training(out, epochs, "--resume")).exit_code == 0
+        assert not checkpoint.exists()
+        straight = tmp_path / "straight.daedl"
+        assert call(*training(straight, epochs)).exit_code == 0
+        assert out.read_bytes() == straight.read_bytes()
+
+    def test_force_starts_again(self, world: Path, tmp_path: Path) -> None:
+        out, checkpoint = tmp_path / "m.daedl", tmp_path / "m.daedl.ckpt"
+        checkpoint.write_text("of no use")
+        result = call(*small(world / "train", out, "--resume"))
+        assert result.exit_code == 1
+        assert "not a whole training checkpoint" in result.stderr
+        assert call(*small(world / "train", out, "--force")).exit_code == 0
+        assert not checkpoint.exists()
+
+
+def interrupt_after(file: Path) -> None:
+    """Press Ctrl-C once `file` is there."""
+    while not file.exists():
+        time.sleep(0.01)
+    _thread.interrupt_main()
+
+
+class TestGoingOn:
+    """A training that failed after its last epoch left its checkpoint behind."""
+
+    @pytest.fixture
+    def left(self, world: Path, tmp_path: Path) -> Path:
+        out = tmp_path / "m.daedl"
+        assert "k is 50 but there are 29" in refused(
+            *small(world / "train", out, "--method", "knn")
+        )
+        return out
+
+    def test_with_other_settings_of_what_comes_after_training(
+        self, world: Path, left: Path
+    ) -> None:
+        again = small(world / "train", left, "--method", "knn", "--set", "k=3", "--resume")
+        result = call(*again)
+        assert result.exit_code == 0, result.output
+        assert daedl.Classifier.load(left).fitted.k == 3
+
+    def test_not_with_other_data(self, left: Path, tmp_path: Path) -> None:
+        other = draw(tmp_path / "others", seed=5)
+        again = small(other, left, "--method", "knn", "--set", "k=3", "--resume")
+        assert "the checkpoint of another run (data" in refused(*again)
+
+    def test_not_with_another_augmentation(self, world: Path, left: Path) -> None:
+        again = small(world / "train", left, "--method", "knn", "--augment", "flip", "--resume")
+        assert "another run (augmentation '' there, 'flip' here)" in refused(*again)
+
+
+class TestRefusedTraining:
+    @pytest.mark.parametrize(
+        ("labels", "text"),
+        [
+            ([1, 2, 3, 4], "labels of {} are 1, 2, 3, 4; expected 0 to 3 for its 4 classes"),
+            ([0, 10**9, 2, 3], "labels of {} are 0, 2, 3, 1000000000; expected 0 to 3"),
+        ],
+    )
+    def test_labels_with_gaps_are_told(self, tmp_path: Path, labels: list[int], text: str) -> None:
+        path = tmp_path / "data.npz"
+        images = np.zeros((40, 8, 8), np.uint8)
+        np.savez(path, images=images, labels=np.tile(labels, 10))
+        assert text.format(path) in refused(*small(path, tmp_path / "m.daedl"))
+
+    @pytest.mark.parametrize("rate", [0, -1, "nan", "inf"])
+    def test_rates_without_sense(self, world: Path, tmp_path: Path, rate: object) -> None:
+        out = tmp_path / "m.daedl"
+        said = refused(*small(world / "train", out, "--learning-rate", rate))
+        assert "expected a finite number above 0" in said
+
+    def test_a_model_is_not_replaced_unless_asked_for(self, world: Path, tmp_path: Path) -> None:
+        out = tmp_path / "m.daedl"
+        out.write_text("precious")
+        assert "pass --force to replace it" in refused(*small(world / "train", out))
+        assert out.read_text() == "precious"
+        assert call(*small(world / "train", out, "--force")).exit_code == 0
+        assert daedl.Classifier.load(out).class_names == ["cat", "dog", "owl"]
+
+    @pytest.mark.parametrize("place", ["", "missing/m.daedl", "file/m.daedl"])
+    def test_a_place_that_cannot_be_written_is_found_out_first(
+        self, tmp_path: Path, place: str
+    ) -> None:
+        (tmp_path / "file").write_text("in the way")
+        told = refused("train", "--data", "no such data", "--out", tmp_path / place)
+        assert "choose another with --out" in told
+
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            (["--method", "deadl"], "did you mean 'daedl'"),
+            (["--network", "covnet"], "did you mean 'convnet'"),
+            (["--network", "mlp"], "expected one of auto, convnet, resnet18, vgg16"),
+            (["--augment", "flop"], "did you mean 'flip'"),
+            (["--validation", "0"], "--validation is 0; expected a share"),
+            (["--validation", "1.5"], "--validation is 1.5; expected a share"),
+            (["--validation", "0.99"], "36 of 36 images of train were asked for"),
+            (["--validation", "0.95"], "is left to learn from, after 34 of 36 were held out"),
+            (["--size", "4"], "at least 8"),
+            (["--learning-rate", "-1"], "expected a finite number above 0"),
+            (["--set", "leave_one_out"], "expected NAME=VALUE"),
+            (["--set", "leave_one_uot=true"], "did you mean 'leave_one_out'"),
+            (["--set", "leave_one_out=no"], "'no'; expected a value such as false"),
+            (["--set", "kl_weight=true"], "'true'; expected a value such as 0.05"),
+            (["--set", "covariance=round"], "round"),
+            (["--set", "spectral=true"], '\'true\'; expected a value such as {"norm": "kernel"'),
+            (["--set", "spectral=true", "--method", "edl"], "expected a value such as null"),
+            (["--set", "spectral=5"], "daedl refuses its settings: spectral is 5"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    )
+    def test_senseless_options(
+        self, world: Path, tmp_path: Path, options: list[str], expected: str
+    ) -> None:
+        assert expected in refused(*small(world / "train", tmp_path / "m.daedl"), *options)
+        assert not list(tmp_path.iterdir())
+
+    def test_folders(self, tmp_path: Path) -> None:
+        def told(data: object) -> str:
+            return refused(*small(data, tmp_path / "m.daedl"))
+
+        assert "there is no folder at" in told(tmp_path / "missing")
+        assert "did you mean 'mnist'" in told("mnits")
+        assert "no file at" in told(tmp_path / "missing.npz")
+        (tmp_path / "pets").mkdir()
+        assert "has no subfolder" in told(tmp_path / "pets")
+        picture = save(tmp_path / "pets" / "cat" / "1.png", np.zeros((8, 8, 3)))
+        assert "is a file; expected a folder of images" in told(picture)
+        assert "has one class only; expected at least two" in told(tmp_path / "pets")
+        (tmp_path / "pets" / "dog").mkdir()
+        assert "dog holds 0 files, none of them PNG or JPEG" in told(tmp_path / "pets")
+        (tmp_path / "pets" / "dog" / "1.png").write_text("no image")
+        assert "dog/1.png can't be read" in told(tmp_path / "pets")
+
+    def test_files_that_are_no_images_are_told_and_left_out(self, tmp_path: Path) -> None:
+        data = draw(tmp_path / "pets", 3)
+        (data / "cat" / "notes.txt").write_text("")
+        result = call(*small(data, tmp_path / "m.daedl"))
+        assert result.exit_code == 0
+        assert result.stderr.startswith("Warning: 1 files in")
+
+
+class TestEvaluation:
+    def test_table(self, world: Path, model: Path) -> None:
+        arguments = "--id", world / "test", "--ood", world / "other", "--ood", world / "train"
+        result = call("evaluate", model, *arguments)
+        assert result.exit_code == 0, result.output
+        assert result.stderr == ""
+        for expected in (
+            "test (12 images)",
+            "other (6 images)",
+            "train (36 images)",
+            "accuracy ↑",
+            "Brier",
+            "NLL",
+            "ECE",
+            "misclassification AUPR ↑",
+            "AURC",
+            "AUROC ↑",
+            "FPR95 ↓",
+            "aleatoric",
+            "epistemic",
+            "density",
+        ):
+            assert expected in result.stdout
+        softmax = call("evaluate", world / "softmax.daedl", "--id", world / "test")
+        assert "epistemic" not in softmax.stdout
+
+    def test_json_and_csv_hold_the_same_figures(self, world: Path, model: Path) -> None:
+        arguments = "evaluate", model, "--id", world / "test", "--ood", world / "other"
+        records = json.loads(call(*arguments, "--format", "json").stdout)
+        lines = list(csv.DictReader(call(*arguments, "--format", "csv").stdout.splitlines()))
+        assert [{k: str(v) for k, v in each.items()} for each in records] == lines
+        # Accuracy, Brier, NLL, ECE; AUPR and AURC of three scores; AUPR, AUROC, FPR95 of three.
+        assert len(records) == 4 + 2 * 3 + 3 * 3
+        assert records[0] == {
+            "data": str(world / "test"),
+            "images": 12,
+            "task": "classification",
+            "score": "labels",
+            "metric": "accuracy",
+            "value": expected_accuracy(model, world / "test"),
+        }
+
+    def test_undefined_figures(self, world: Path, model: Path, tmp_path: Path) -> None:
+        """Where no prediction is right there is no precision of telling right ones."""
+        for name, wrong in zip(COLOURS, ("dog", "owl", "cat"), strict=True):
+            save(tmp_path / "all wrong" / wrong / "1.png", np.full((8, 8, 3), COLOURS[name]))
+        arguments = "evaluate", model, "--id", tmp_path / "all wrong"
+        assert expected_accuracy(model, tmp_path / "all wrong") == 0
+        line = next(x for x in call(*arguments).stdout.splitlines() if "misclassification" in x)
+        assert line.split()[-3:] == ["–"] * 3
+        records = json.loads(call(*arguments, "--format", "json").stdout)
+        assert [r["value"] for r in records if r["metric"] == "aupr"] == [None] * 3
+        lines = csv.DictReader(call(*arguments, "--format", "csv").stdout.splitlines())
+        assert [r["value"] for r in lines if r["metric"] == "aupr"] == [""] * 3
+
+    def test_classes_are_matched_by_name(self, world: Path, model: Path, tmp_path: Path) -> None:
+        read = read_folder(world / "test", size=8)
+        images = read.images.numpy()
+        arguments = {"images": images, "labels": 2 - read.labels.numpy()}
+        np.savez(tmp_path / "a.npz", **arguments, class_names=["owl", "dog", "cat"])
+        np.savez(tmp_path / "b.npz", images=images, labels=read.labels.numpy())
+        folder = json.loads(call("evaluate", model, "--id", world / "test", "--format=json").stdout)
+        for name in ("a.npz", "b.npz"):
+            result = call("evaluate", model, "--id", tmp_path / name, "--format=json")
+            found = [record["value"] for record in json.loads(result.stdout)]
+            assert found == [record["value"] for record in folder]
+
+    def test_folders_named_by_numbers_are_the_labels_of_arrays(self, tmp_path: Path) -> None:
+        """As text 10 comes before 2."""
+        model = daedl.Classifier(
+            ConvNet(1, 11, image_size=8, channels=2),
+            "softmax",
+            class_names=sorted(map(str, range(11))),
+        )
+        images = np.zeros((11, 8, 8), np.uint8)
+        np.savez(tmp_path / "digits.npz", images=images, labels=np.arange(11))
+        found = read_known(str(tmp_path / "digits.npz"), model, None)
+        assert [model.class_names[label] for label in found.labels] == list(map(str, range(11)))
+
+    def test_accents_may_be_letters_of_their_own(self, tmp_path: Path) -> None:
+        """As macOS names folders."""
+        names = ["grün", "röd"]
+        model = daedl.Classifier(
+            ConvNet(3, 2, image_size=8, channels=2), "softmax", class_names=names
+        )
+        for number, name in enumerate(names):
+            apart = unicodedata.normalize("NFD", name)
+            assert apart != name
+            save(tmp_path / apart / "1.png", np.full((8, 8, 3), 100 * number))
+        found = read_known(str(tmp_path), model, None)
+        assert (found.labels.tolist(), found.class_names) == ([0, 1], tuple(names))
+
+    @pytest.mark.parametrize("names", [["dog", "owl"], ["owl"]], ids=" ".join)
+    def test_some_of_the_classes_are_enough(
+        self, world: Path, model: Path, tmp_path: Path, names: list[str]
+    ) -> None:
+        whole = read_folder(world / "test", size=8)
+        labels = daedl.Classifier.load(model).predict(whole.images / 255).labels
+        of_these = torch.tensor([list(COLOURS)[label] in names for label in whole.labels])
+        expected = float((labels == whole.labels)[of_these].double().mean())
+        for name in names:
+            shutil.copytree(world / "test" / name, tmp_path / "some" / name)
+        some = read_folder(tmp_path / "some", size=8)
+        arrays = {"images": some.images.numpy(), "labels": some.labels.numpy()}
+        np.savez(tmp_path / "some.npz", **arrays, class_names=names)
+        for data in ("some", "some.npz"):
+            result = call("evaluate", model, "--id", tmp_path / data, "--format", "json")
+            assert result.exit_code == 0, result.output
+            assert json.loads(result.stdout)[0]["images"] == 4 * len(names)
+            assert json.loads(result.stdout)[0]["value"] == expected > 0.5
+
+    def test_other_classes_are_named(self, world: Path, model: Path, tmp_path: Path) -> None:
+        data = draw(tmp_path / "pets", 1)
+        (data / "owl").rename(data / "eel")
+        told = refused("evaluate", model, "--id", data)
+        assert "doesn't know (eel); expected some of cat, dog, owl" in told
+        read = read_folder(data, size=8)
+        arrays = {"images": read.images.numpy(), "labels": read.labels.numpy()}
+        np.savez(tmp_path / "a.npz", **arrays, class_names=["cat", "dog", "eel"])
+        told = refused("evaluate", model, "--id", tmp_path / "a.npz")
+        assert "doesn't know (eel); expected some of cat, dog, owl" in told
+        np.savez(tmp_path / "b.npz", images=arrays["images"], labels=arrays["labels"] + 1)
+        told = refused("evaluate", model, "--id", tmp_path / "b.npz")
+        assert "go up to 3; expected 0 to 2" in told
+
+    def test_data_that_are_not_there(self, world: Path, model: Path, tmp_path: Path) -> None:
+        known = "evaluate", model, "--id", world / "test"
+        assert "there is no folder at" in refused(*known, "--ood", tmp_path / "missing")
+        (tmp_path / "empty").mkdir()
+        assert "none of them PNG or JPEG" in refused(*known, "--ood", tmp_path / "empty")
+        assert "choose another with --out" in refused(*known, "--out", tmp_path)
+
+    def test_models(self, world: Path, tmp_path: Path) -> None:
+        known = "--id", world / "test"
+        assert "no model file at" in refused("evaluate", tmp_path / "missing.daedl", *known)
+        other = world / "test" / "cat" / "0.png"
+        assert "not a model file" in refused("evaluate", other, *known)
+        daedl.Classifier(MLP(4, 3), "softmax").save(tmp_path / "vectors.daedl")
+        told = refused("evaluate", tmp_path / "vectors.daedl", *known)
+        assert "inputs of shape (4,); expected square images" in told
+        daedl.Classifier(ConvNet(2, 3, 8), "softmax").save(tmp_path / "two.daedl")
+        told = refused("evaluate", tmp_path / "two.daedl", *known)
+        assert "inputs of shape (2, 8, 8); expected square images with 1 or 3 channels" in told
+        daedl.Classifier(ConvNet(3, 3, 8), "daedl", class_names=list(COLOURS)).save(
+            tmp_path / "unfitted.daedl"
+        )
+        assert "no fitted density yet" in refused("evaluate", tmp_path / "unfitted.daedl", *known)
+
+
+def expected_accuracy(model: Path, folder: Path) -> float:
+    read = read_folder(folder, size=8)
+    labels = daedl.Classifier.load(model).predict(read.images / 255).labels
+    return float((labels == read.labels).double().mean())
+
+
+class TestPrediction:
+    def test_the_model_is_not_written_over(self, world: Path, model: Path) -> None:
+        held = model.read_bytes()
+        for command in (
+            ("predict", model, world / "other"),
+            ("evaluate", model, "--id", world / "test"),
+        ):
+            assert "is the model itself" in refused(*command, "--out", model)
+        assert model.read_bytes() == held
+
+    def test_json_is_what_the_model_predicts(self, world: Path, model: Path) -> None:
+        files = [world / "test" / "dog" / "1.png", world / "other" / "deeper" / "grey.jpg"]
+        result = call("predict", model, *files, "--format", "json")
+        assert result.exit_code == 0, result.output
+        records = json.loads(result.stdout)
+        assert result.stderr == ""
+        images = read_images(files, size=8)
+        expected = daedl.Classifier.load(model).predict(images / 255)
+        names = list(COLOURS)
+        for i, record in enumerate(records):
+            assert record == {
+                "file": str(files[i]),
+                "class": names[expected.labels[i]],
+                "probability": float(expected.probs[i].max()),
+                "aleatoric": float(expected.aleatoric[i]),
+                "epistemic": float(expected.epistemic[i]),
+                "density_score": float(expected.density_score[i]),
+                "log_density": float(expected.log_density[i]),
+                "probabilities": dict(zip(names, expected.probs[i].tolist(), strict=True)),
+            }
+
+    def test_known_images_are_recognised(self, world: Path, model: Path) -> None:
+        result = call("predict", model, world / "test", "--format", "json")
+        records = json.loads(result.stdout)
+        right = [Path(record["file"]).parent.name == record["class"] for record in records]
+        assert np.mean(right) > 0.9
+
+    def test_folders_are_expanded_and_no_name_is_cut(self, world: Path, tmp_path: Path) -> None:
+        name = "[bold]" + "a long name " * 12 + ".png"
+        save(tmp_path / "deep" / "er" / name, np.zeros((8, 8)))
+        save(tmp_path / "deep" / "2.png", np.zeros((8, 8, 3)))
+        (tmp_path / "deep" / ".hidden.png").write_text("")
+        save(tmp_path / "deep" / ".thumbs" / "small.png", np.zeros((8, 8)))
+        arguments = "predict", world / "softmax.daedl", tmp_path / "deep", tmp_path / "deep/2.png"
+        result = call(*arguments)
+        assert result.exit_code == 0, result.output
+        head, _, first, second = result.stdout.splitlines()
+        assert head.split() == ["file", "class", "probability", "aleatoric"]
+        assert "2.png" in first
+        assert name in second
+        lines = list(csv.DictReader(call(*arguments, "--format", "csv").stdout.splitlines()))
+        assert [Path(line["file"]).name for line in lines] == ["2.png", name]
+        assert list(lines[0]) == ["file", "class", "probability", "aleatoric"]
+
+    def test_what_cannot_be_read_is_told_and_the_others_predicted(
+        self, world: Path, model: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "broken.png").write_text("no image")
+        (tmp_path / "empty").mkdir()
+        good, out = world / "test" / "dog" / "1.png", tmp_path / "out.json"
+        files = tmp_path / "broken.png", good, tmp_path / "missing.png", tmp_path / "empty"
+        result = call("predict", model, *files, "--format", "json", "--out", out)
+        assert result.exit_code == 1
+        assert result.stdout == ""
+        assert [record["file"] for record in json.loads(out.read_text())] == [str(good)]
+        told = result.stderr.splitlines()
+        assert len(told) == 3
+        for expected in ("broken.png can't be read", "missing.png can't be", "empty holds no PNG"):
+            assert any(expected in line for line in told)
+
+    def test_without_a_readable_image_nothing_is_written(self, model: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out.csv"
+        out.write_text("kept")
+        result = call("predict", model, tmp_path / "missing.png", "--out", out, "--format", "csv")
+        assert result.exit_code == 1
+        assert "there is no image to predict" in result.stderr
+        assert out.read_text() == "kept"
+
+    def test_a_place_that_cannot_be_written(self, world: Path, model: Path, tmp_path: Path) -> None:
+        out = tmp_path / "missing" / "out.csv"
+        assert "cannot write" in refused("predict", model, world / "test", "--out", out)
+
+    def test_models_without_names_have_numbers(self, world: Path, tmp_path: Path) -> None:
+        network = ConvNet(1, 3, 8, channels=4).double()
+        daedl.Classifier(network, "edl").save(tmp_path / "m.daedl")
+        result = call("predict", tmp_path / "m.daedl", world / "test", "--format", "json")
+        assert result.exit_code == 0, result.output
+        assert list(json.loads(result.stdout)[0]["probabilities"]) == ["0", "1", "2"]
+
+    def test_damaged_models(self, world: Path, model: Path, tmp_path: Path) -> None:
+        (tmp_path / "half.daedl").write_bytes(model.read_bytes()[:1000])
+        assert "copy it again" in refused("predict", tmp_path / "half.daedl", world / "test")
+        tensors, description = storage.load(model)
+        storage.save(tmp_path / "odd.daedl", tensors, {**description, "class_names": ["a"]})
+        told = refused("predict", tmp_path / "odd.daedl", world / "test")
+        assert "1 class names for 3 classes" in told

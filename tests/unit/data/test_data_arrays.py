@@ -1,0 +1,181 @@
+"""Arrays in files: .npz, and the corrupted sets' .npy."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from daedl.data import read_npz
+from daedl_bench.datasets import corrupted
+
+GREY = np.random.default_rng(0).integers(0, 256, (10, 6, 5), dtype=np.uint8)
+COLOUR = np.random.default_rng(1).integers(0, 256, (10, 6, 5, 3), dtype=np.uint8)
+LABELS = np.arange(10)
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"),
+    [
+        (GREY, GREY[:, None]),
+        (COLOUR, COLOUR.transpose(0, 3, 1, 2)),
+        (COLOUR.transpose(0, 3, 1, 2), COLOUR.transpose(0, 3, 1, 2)),
+    ],
+)
+def test_npz_images_come_channels_first(tmp_path, images, expected):
+    np.savez(tmp_path / "mine.npz", images=images, labels=LABELS.astype(np.uint8)[:, None])
+    found = read_npz(tmp_path / "mine.npz", "train")
+    assert np.array_equal(found.images.numpy(), expected)
+    assert found.labels.tolist() == LABELS.tolist()
+    assert (found.name, found.split, found.class_names) == ("mine", "train", None)
+
+
+def test_npz_without_labels_is_read_where_none_are_needed(tmp_path):
+    np.savez(tmp_path / "others.npz", images=GREY)
+    found = read_npz(tmp_path / "others.npz", labelled=False)
+    assert len(found) == len(GREY)
+    assert found.labels.tolist() == [0] * len(GREY)
+    with pytest.raises(ValueError, match="holds images; expected `images` and `labels`"):
+        read_npz(tmp_path / "others.npz")
+
+
+def test_npz_may_name_its_classes(tmp_path):
+    np.savez_compressed(
+        tmp_path / "mine.npz", images=GREY[:2], labels=LABELS[:2], class_names=["no", "yes"]
+    )
+    assert read_npz(tmp_path / "mine.npz").class_names == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        ({"images": GREY}, "holds images; expected `images` and `labels`"),
+        ({"images": GREY / 255, "labels": LABELS}, "are float64; expected uint8"),
+        ({"images": GREY[0], "labels": LABELS}, "expected \\(N, H, W\\)"),
+        ({"images": GREY.reshape(10, 3, 10, 1)[:, :, :3], "labels": LABELS}, "no doubt which axis"),
+        ({"images": COLOUR[:0], "labels": LABELS[:0]}, "at least one"),
+        ({"images": COLOUR, "labels": LABELS[:9]}, "10 images but .* 9 labels"),
+        ({"images": COLOUR, "labels": LABELS / 2}, "are float64 of shape"),
+        ({"images": COLOUR, "labels": np.eye(10, dtype=int)}, "argmax"),
+        ({"images": np.array([{}]), "labels": LABELS}, "damaged, or not what its name says"),
+        ({"images": COLOUR, "labels": np.array(3)}, r"int64 of shape \(\); expected integers"),
+        ({"images": COLOUR, "labels": LABELS - 1}, "range from -1 to 8; expected 0 and up"),
+        ({"images": COLOUR, "labels": LABELS, "class_names": ["a"]}, "expected 0 to 0"),
+        ({"images": COLOUR, "labels": LABELS, "class_names": "a"}, r"expected text \(C,\)"),
+        ({"images": COLOUR, "labels": LABELS, "class_names": LABELS}, r"expected text \(C,\)"),
+    ],
+)
+def test_npz_of_another_kind_is_named(tmp_path, arrays, text):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=text) as caught:
+        read_npz(path)
+    assert str(path) in str(caught.value)
+
+
+def test_damaged_or_missing_npz_is_named(tmp_path):
+    path = tmp_path / "mine.npz"
+    with pytest.raises(FileNotFoundError, match=r"no file at .*mine.npz"):
+        read_npz(path)
+    np.savez(path, images=GREY, labels=LABELS)
+    whole = path.read_bytes()
+    for content in (whole[:200], b"hello", b"", b"\x80\x04."):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"mine.npz is damaged"):
+            read_npz(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images.npy", b"\x93NUMPY broken")
+    with pytest.raises(ValueError, match=r"mine.npz is damaged"):
+        read_npz(path)
+
+
+def header(shape: tuple[int, ...], kind: str = "|u1") -> bytes:
+    buffer = io.BytesIO()
+    fields = {"descr": kind, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, fields)
+    return buffer.getvalue()
+
+
+def test_images_of_mixed_sizes_are_told(tmp_path):
+    images = np.empty(2, dtype=object)
+    images[:] = [np.zeros((4, 4), np.uint8), np.zeros((5, 5), np.uint8)]
+    np.savez(tmp_path / "mixed.npz", images=images, labels=np.arange(2))
+    with pytest.raises(ValueError, match=r"mixed\.npz.*resize them to one size"):
+        read_npz(tmp_path / "mixed.npz")
+
+
+@pytest.mark.parametrize(
+    ("member", "content"),
+    [
+        ("images", header((1 << 10, 1 << 10, 1 << 10)) + bytes(10)),
+        ("images", header((1 << 40, 28, 28))),
+        ("images", header((1 << 62, 28, 28))),
+        ("class_names", header((1 << 40,), "<U0")),
+    ],
+)
+def test_an_npz_that_announces_more_than_it_holds_takes_no_memory(
+    tmp_path, member, content, little_memory
+):
+    path = tmp_path / "bomb.npz"
+    np.savez(path, **{key: COLOUR for key in ("images", "labels") if key != member})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(f"{member}.npy", content)
+    with little_memory(), pytest.raises(ValueError, match=f"{member}.npy announces") as caught:
+        read_npz(path)
+    assert str(path) in str(caught.value)
+
+
+def test_an_npz_that_unpacks_to_too_much_is_refused_unread(tmp_path, little_memory):
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, images=np.zeros((1 << 10, 1 << 10), np.uint8))
+    content = path.read_bytes()
+    # The directory at the end says how long each member is; here, 4 GB less one byte.
+    place = content.rindex(b"PK\x01\x02") + 24
+    path.write_bytes(content[:place] + b"\xfe\xff\xff\xff" + content[place + 4 :])
+    with little_memory(), pytest.raises(ValueError, match=r"images.npy unpacks to 4,294,967,294"):
+        read_npz(path)
+
+
+def test_other_arrays_of_an_npz_are_not_looked_at(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, images=COLOUR, labels=LABELS, notes=np.array([{}]))
+    assert len(read_npz(path)) == 10
+
+
+def test_severities_follow_each_other(tmp_path):
+    images, labels = tmp_path / "fog.npy", tmp_path / "labels.npy"
+    np.save(images, COLOUR)
+    np.save(labels, LABELS.astype(np.uint8))
+    for severity in range(1, 6):
+        pixels, targets = corrupted.read(images, labels, severity)
+        assert targets.tolist() == [2 * severity - 2, 2 * severity - 1]
+        expected = COLOUR[2 * severity - 2 : 2 * severity].transpose(0, 3, 1, 2)
+        assert np.array_equal(pixels.numpy(), expected)
+    assert len(corrupted.read(images, labels)[0]) == 10
+    np.save(images, COLOUR[:9])
+    for severity, text in ((1, "five severities"), (None, "9 images but .* 10 labels")):
+        with pytest.raises(ValueError, match=text) as caught:
+            corrupted.read(images, labels, severity)
+        assert str(images) in str(caught.value)
+        assert str(labels) in str(caught.value)
+
+
+def test_npy_with_objects_or_cut_short_is_named(tmp_path):
+    images, labels = tmp_path / "fog.npy", tmp_path / "labels.npy"
+    np.save(labels, LABELS)
+    np.save(images, np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"fog.npy is damaged"):
+        corrupted.read(images, labels)
+    np.save(images, COLOUR)
+    images.write_bytes(images.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"fog.npy is damaged"):
+        corrupted.read(images, labels)
+
+
+@pytest.mark.parametrize("shape", [(1 << 10, 1 << 10, 1 << 10), (1 << 40, 28, 28), (1 << 62, 4, 4)])
+def test_an_npy_that_announces_more_than_it_holds_takes_no_memory(tmp_path, shape, little_memory):
+    images, labels = tmp_path / "fog.npy", tmp_path / "labels.npy"
+    np.save(labels, LABELS)
+    images.write_bytes(header(shape) + bytes(10))
+    with little_memory(), pytest.raises(ValueError, match=r"fog.npy is damaged"):
+        corrupted.read(images, labels)

@@ -1,0 +1,246 @@
+"""Folders of images: converted, resized, labelled by subfolder; what can't be read is named."""
+
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from daedl.data import DataWarning, read_folder, read_images
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
+
+
+def save(path: Path, pixels: np.ndarray, **options) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two cats and one dog, 8x8, and hidden files."""
+    save(tmp_path / "pets" / "dog" / "1.PNG", PIXELS[0])
+    save(tmp_path / "pets" / "cat" / "1.png", PIXELS[1])
+    save(tmp_path / "pets" / "cat" / "2.png", PIXELS[2])
+    (tmp_path / "pets" / "cat" / ".DS_Store").write_bytes(b"")
+    (tmp_path / "pets" / ".git").mkdir()
+    return tmp_path / "pets"
+
+
+def test_classes_are_the_subfolders_in_alphabetical_order(folder):
+    found = read_folder(folder, size=None, split="train")
+    assert found.class_names == ("cat", "dog")
+    assert found.labels.tolist() == [0, 0, 1]
+    assert np.array_equal(found.images.permute(0, 2, 3, 1).numpy(), PIXELS[[1, 2, 0]])
+    assert (found.name, found.split) == ("pets", "train")
+
+
+def test_class_names_give_the_order_of_the_labels(folder):
+    found = read_folder(folder, class_names=("dog", "cat"))
+    assert found.labels.tolist() == [0, 1, 1]
+    assert found.shape == (3, 32, 32)
+    with pytest.raises(ValueError, match="add, remove or rename cow, dog"):
+        read_folder(folder, class_names=("cow", "cat"))
+
+
+def test_hidden_subfolders_alone_are_no_classes(folder):
+    save(folder / "_background" / "1.png", PIXELS[3])
+    save(folder / ".thumbnails" / "1.png", PIXELS[4])
+    save(folder / "cat" / ".thumbnails" / "large" / "1.png", PIXELS[4])  # no stray that is told
+    found = read_folder(folder, size=None)
+    assert found.class_names == ("_background", "cat", "dog")
+    assert found.labels.tolist() == [0, 1, 1, 2]
+
+
+def test_without_labels_every_image_below_is_taken(folder):
+    save(folder / "top.png", PIXELS[3])
+    save(folder / ".thumbs" / "top.png", PIXELS[3])
+    found = read_folder(folder, labelled=False)
+    assert len(found) == 4
+    assert found.class_names is None
+    assert found.labels.unique().tolist() == [0]
+
+
+def test_images_are_resized_to_height_and_width(tmp_path):
+    path = save(tmp_path / "wide.png", np.zeros((10, 20, 3), np.uint8))
+    assert read_images([path], size=(4, 6)).shape == (1, 3, 4, 6)
+    assert read_images([path], size=5, channels=1).shape == (1, 1, 5, 5)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "RGB"])
+def test_every_mode_becomes_colour_or_grey(tmp_path, mode):
+    picture = Image.fromarray(np.full((4, 4, 3), 255, np.uint8)).convert(mode)
+    picture.save(tmp_path / "white.png")
+    for channels in (1, 3):
+        image = read_images([tmp_path / "white.png"], channels=channels, size=None)
+        assert image.shape == (1, channels, 4, 4)
+        assert (image == 255).all()
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_white(tmp_path, mode):
+    """Black ink on nothing, as icons and signatures are exported: without its alpha all of it is black."""
+    pixels = np.zeros((4, 4, 4), np.uint8)
+    pixels[:2, :, 3] = 255
+    path = tmp_path / "icon.png"
+    if mode == "P":
+        palette = Image.fromarray((pixels[..., 3] > 0).astype(np.uint8), "L").convert("P")
+        palette.putpalette([0, 0, 0, 0, 0, 0])
+        palette.save(path, transparency=b"\x00\xff")
+    else:
+        Image.fromarray(pixels).convert(mode).save(path)
+    for channels in (1, 3):
+        image = read_images([path], channels=channels, size=None)[0]
+        assert (image[:, :2] == 0).all()
+        assert (image[:, 2:] == 255).all()
+
+
+def test_a_damaged_note_of_the_camera_does_no_harm(tmp_path):
+    path = save(tmp_path / "photo.png", PIXELS[0], exif=b"junk")
+    assert np.array_equal(read_images([path], size=None)[0].permute(1, 2, 0).numpy(), PIXELS[0])
+
+
+def test_links_to_folders_are_followed_once(folder, tmp_path):
+    save(tmp_path / "elsewhere" / "deep" / "1.png", PIXELS[3])
+    (folder / "cow").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "round").symlink_to(folder)
+    assert len(read_folder(folder, labelled=False)) == 4
+    (folder / "cow").unlink()
+    (folder / "cow").symlink_to(tmp_path / "elsewhere" / "deep")
+    assert read_folder(folder).class_names == ("cat", "cow", "dog")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_told(folder, monkeypatch):
+    """As one without permission, which the user who runs this may have anyway."""
+    scan = os.scandir
+
+    def refusing(path):
+        if Path(path).name == "dog":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(PermissionError, match="dog"):
+        read_folder(folder, labelled=False)
+
+
+def test_sixteen_bits_are_scaled_not_cut_off(tmp_path):
+    path = save(tmp_path / "deep.png", np.array([[0, 256, 65535]], dtype=np.uint16))
+    assert read_images([path], channels=1, size=None).flatten().tolist() == [0, 1, 255]
+
+
+def test_a_photograph_is_turned_as_its_camera_was_held(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = save(tmp_path / "photo.jpg", np.zeros((4, 12, 3), np.uint8), exif=exif)
+    assert read_images([path], size=None).shape == (1, 3, 12, 4)
+
+
+def test_mixed_sizes_need_a_size(folder):
+    save(folder / "dog" / "2.png", PIXELS[0][:5])
+    with pytest.raises(ValueError, match=r"2.png has 5x8 pixels but .*1.png 8x8") as caught:
+        read_folder(folder, size=None)
+    assert str(folder / "dog" / "2.png") in str(caught.value)
+    assert len(read_folder(folder)) == 4
+
+
+def test_empty_folders_are_named(folder, tmp_path):
+    (folder / "empty").mkdir()
+    text = r"empty holds 0 files, none of them PNG or JPEG"
+    with pytest.raises(ValueError, match=text) as caught:
+        read_folder(folder)
+    assert str(folder / "empty") in str(caught.value)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(ValueError, match=r"nothing has no subfolder"):
+        read_folder(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="no folder at"):
+        read_folder(tmp_path / "nowhere")
+
+
+def test_other_files_are_left_out_with_a_warning(folder):
+    (folder / "cat" / "notes.txt").write_text("meow")
+    with pytest.warns(DataWarning, match=r"1 files in .*cat are left out, notes.txt"):
+        assert len(read_folder(folder)) == 3
+
+
+@pytest.mark.parametrize("place", ["3.png", "cat/small/3.png"])
+def test_images_outside_the_classes_are_told(folder, place):
+    save(folder / place, PIXELS[3])
+    save(folder / ".3.png", PIXELS[3])
+    with pytest.warns(DataWarning, match=rf"1 images in .*{place} the first.*move them there"):
+        assert len(read_folder(folder)) == 3
+
+
+def test_impossible_options_are_refused(folder):
+    for options in ({"channels": 2}, {"size": 0}):
+        with pytest.raises(ValueError, match="expected 1 channel for grey or 3"):
+            read_folder(folder, **options)
+    with pytest.raises(ValueError, match="expected at least one"):
+        read_images([])
+
+
+@pytest.mark.parametrize("kind", ["text", "cut", "empty", "gif"])
+def test_an_unreadable_image_is_named(folder, kind):
+    buffer = io.BytesIO()
+    Image.fromarray(PIXELS[0]).save(buffer, "GIF")
+    whole = (folder / "cat" / "1.png").read_bytes()
+    content = {"text": b"hello", "cut": whole[: len(whole) // 2], "empty": b"", "gif": buffer}
+    bad = content[kind]
+    (folder / "dog" / "bad.png").write_bytes(bad.getvalue() if kind == "gif" else bad)
+    with pytest.raises(ValueError, match=r"bad.png can't be read"):
+        read_folder(folder)
+
+
+def black(side: int, rows: int, extra: bytes = b"") -> bytes:
+    """A PNG of one bit a pixel that announces `side` x `side` pixels and holds `rows` rows of them."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    text = chunk(b"zTXt", b"notes\0\0" + extra) if extra else b""
+    data = chunk(b"IDAT", zlib.compress(bytes(rows * (1 + -(-side // 8)))))
+    return b"\x89PNG\r\n\x1a\n" + header + text + data + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("side", [10_000, 50_000, (1 << 31) - 1])
+def test_an_image_that_announces_too_many_pixels_is_refused(folder, side):
+    """A PNG of few bytes, 100 million pixels or more."""
+    path = folder / "dog" / "bomb.png"
+    path.write_bytes(black(side, 1 if side < 1 << 30 else 0))
+    with pytest.raises(ValueError, match=r"bomb.png is refused") as caught:
+        read_folder(folder)
+    assert str(path) in str(caught.value)
+
+
+def test_a_real_decompression_bomb_is_refused(folder, monkeypatch):
+    """Twelve kilobytes that are whole, and just above what is admitted."""
+    path = folder / "dog" / "bomb.png"
+    path.write_bytes(black(9460, 9460))
+    assert path.stat().st_size < 20_000
+    with pytest.raises(ValueError, match=r"bomb.png is refused") as caught:
+        read_folder(folder)
+    assert str(path) in str(caught.value)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    with Image.open(path) as image:
+        assert image.getextrema() == (0, 0)  # it can be read indeed
+
+
+def test_a_bomb_in_the_notes_of_an_image_is_refused(folder, little_memory):
+    path = folder / "dog" / "bomb.png"
+    path.write_bytes(black(8, 8, zlib.compress(bytes(1 << 24))))
+    with little_memory(), pytest.raises(ValueError, match=r"bomb.png can't be read"):
+        read_folder(folder)
+
+
+def test_images_may_be_written_to(folder):
+    images = read_folder(folder).images
+    images += 1
+    assert images.dtype == torch.uint8

@@ -1,0 +1,124 @@
+"""Monte Carlo dropout: its worked numbers, where dropout is put, and passes that can be repeated."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import daedl
+from daedl.methods import MCDropout
+from daedl.networks import (
+    MLP,
+    VGG16,
+    ConvNet,
+    FeatureModule,
+    ResNet18,
+)
+from daedl.outputs import Outputs
+
+
+def dropouts(network):
+    return [module.p for module in network.modules() if isinstance(module, nn.Dropout)]
+
+
+def test_worked_numbers_of_two_passes():
+    logits = torch.tensor([[[2.0, 0, -1], [1, 1, 0]]], dtype=torch.float64)
+    p = MCDropout().predict(Outputs(torch.zeros(1, 2), logits), None)
+    assert p.probs[0].tolist() == pytest.approx([0.633057, 0.268257, 0.0986862], abs=5e-7)
+    entropy = -(p.probs * p.probs.log()).sum()
+    assert float(entropy) == pytest.approx(0.870944, abs=5e-7)
+    assert float(p.epistemic) == pytest.approx(0.100132, abs=5e-7)
+
+
+def test_equal_passes_agree_and_sure_ones_are_told_apart():
+    """Mutual information of 1e-10 and of 0 are different in float32, where 1 - 1e-10 is 1."""
+    sure = torch.tensor([[25.0, 0, 0]])
+    passes = torch.stack([sure, sure], 1), torch.stack([sure, torch.tensor([[20.0, 0, 0]])], 1)
+    same, other = (MCDropout().predict(Outputs(torch.zeros(1, 1), z), None) for z in passes)
+    assert same.epistemic.item() == 0
+    assert 0 < other.epistemic.item() < 1e-8
+
+
+@pytest.mark.parametrize(
+    ("network", "number"),
+    [
+        (MLP(4, 3, hidden=(8, 8)), 2),
+        (ConvNet(1, 10, channels=4), 6),
+        (ResNet18(1, 3, image_size=8, channels=2), 17),
+    ],
+    ids=["MLP", "ConvNet", "ResNet18"],
+)
+def test_dropout_is_put_after_every_activation(network, number):
+    names = set(network.state_dict())
+    classifier = daedl.Classifier(network, MCDropout(rate=0.3))
+    assert dropouts(classifier.network) == [0.3] * number
+    assert set(classifier.network.state_dict()) == names
+    again = daedl.Classifier(classifier.network, MCDropout(rate=0.3))
+    assert len(dropouts(again.network)) == number
+
+
+def test_a_network_with_dropout_keeps_its_own():
+    assert dropouts(daedl.Classifier(VGG16(3, 2), MCDropout()).network) == [0.5, 0.5]
+
+
+def test_dropout_that_drops_nothing_is_not_the_networks_own():
+    inner = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.0), nn.Linear(8, 3))
+    classifier = daedl.Classifier(FeatureModule(inner, "1", (4,)), MCDropout(rate=0.3))
+    assert dropouts(classifier.network) == [0.3, 0.0]
+    assert classifier.predict(torch.randn(20, 4)).epistemic.min() > 0
+
+
+def test_nothing_to_drop_is_told():
+    network = FeatureModule(nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), "0", (4,))
+    with pytest.raises(ValueError, match=r"neither a Dropout nor an activation.*expected one"):
+        daedl.Classifier(network, MCDropout())
+
+
+def test_passes_differ_by_dropout_alone_and_can_be_repeated():
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(4, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3))
+    classifier = daedl.Classifier(FeatureModule(inner, "2", (4,)), MCDropout(num_passes=7)).train()
+    images = torch.randn(11, 4)
+    before = copy.deepcopy(classifier.state_dict())
+    outputs, _ = classifier.collect([(images, torch.zeros(11).long())])
+    assert outputs.logits.shape == (11, 7, 3)
+    assert outputs.features.shape == (11, 32)
+    assert outputs.logits.std(1).min() > 0
+    again, _ = classifier.collect([(images, torch.zeros(11).long())])
+    assert torch.equal(outputs.logits, again.logits)
+    other = daedl.Classifier(classifier.network, MCDropout(num_passes=7, seed=1))
+    assert not torch.equal(
+        other.collect([(images, torch.zeros(11).long())])[0].logits, outputs.logits
+    )
+    # Batch statistics neither used nor moved.
+    assert all(torch.equal(before[name], value) for name, value in classifier.state_dict().items())
+    assert all(module.training for module in classifier.network.modules())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rate": 0}, "rate is 0; expected a share between 0 and 1"),
+        ({"rate": 1.5}, "rate is 1.5"),
+        ({"num_passes": 1}, "num_passes is 1; expected a whole number from 2"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        MCDropout(**settings)
+
+
+def test_passes_are_counted():
+    assert MCDropout(num_passes=7).passes == 7
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout1d, nn.Dropout2d])
+def test_dropout_of_whole_channels_stays_on_too(kind):
+    torch.manual_seed(0)
+    shape = (4, 1, 1) if kind is nn.Dropout2d else (4, 1)
+    layers = nn.Sequential(nn.Unflatten(1, shape), kind(0.5), nn.Flatten(), nn.Linear(4, 3))
+    network = FeatureModule(layers, features="2", input_shape=(4,))
+    model = daedl.Classifier(network, MCDropout())
+    logits = model.method.forward(model.network, torch.ones(2, 4)).logits
+    assert logits.std(1).min() > 0

@@ -1,0 +1,237 @@
+"""F-EDL: worked numbers, the mixture that it is, and its heads."""
+
+import copy
+import math
+import pickle
+
+import mpmath
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import daedl
+from daedl import losses
+from daedl.methods.f_edl import FEDL, FlexibleDirichlet
+from daedl.networks import MLP
+from daedl.networks.headed import Headed
+from daedl.outputs import Outputs
+from daedl.spectral import SpectralNorm, normalization
+
+TARGET = torch.tensor([0])
+
+
+def rows(g1, p, tau):
+    """Logits (1, 3, C) of given g₁, p and τ, in float64."""
+    g1, p = torch.as_tensor(g1, dtype=torch.float64), torch.as_tensor(p, dtype=torch.float64)
+    g3 = torch.full_like(g1, math.log(math.expm1(tau)))
+    return torch.stack([g1, p.log(), g3])[None]
+
+
+def outputs(logits):
+    return Outputs(torch.zeros(len(logits), 2, dtype=logits.dtype), logits)
+
+
+WORKED = outputs(rows([2.0, 0.0, -1.0], [0.7, 0.2, 0.1], 2.0))
+
+
+def network():
+    torch.manual_seed(0)
+    return MLP(4, 3, hidden=(16, 16))
+
+
+def same(first, second, images):
+    ours, theirs = first.predict(images), second.predict(images)
+    parts = ("probs", "labels", "aleatoric", "epistemic")
+    return all(torch.equal(getattr(ours, part), getattr(theirs, part)) for part in parts)
+
+
+@pytest.fixture(scope="module")
+def trained(blobs):
+    """Trained for two epochs, so that the vectors of the spectral normalisation have moved."""
+    classifier = daedl.Classifier(network(), FEDL())
+    daedl.fit(classifier, blobs, max_epochs=2, accelerator="cpu", progress=False)
+    return classifier
+
+
+def test_worked_numbers():
+    flexible = FlexibleDirichlet.of(WORKED.logits)
+    p = FEDL().predict(WORKED, None)
+    assert p.probs[0].tolist() == pytest.approx([0.817059, 0.130149, 0.0527919], abs=1e-6)
+    assert float(flexible.averaged.precision) == pytest.approx(8.75694 + 2, abs=5e-6)
+    assert float(FEDL().loss(WORKED, TARGET, 0)) == pytest.approx(0.234338, abs=5e-7)
+    assert float(p.epistemic) == pytest.approx(0.0411451, abs=5e-8)
+    variances = flexible.variance[0].tolist()
+    assert variances == pytest.approx([0.0193556, 0.0146897, 0.00709979], abs=5e-8)
+    assert float(p.aleatoric) == pytest.approx(0.271543, abs=5e-7)
+    total = 1 - float(p.probs.square().sum())
+    assert total == pytest.approx(0.312688, abs=5e-7)
+    assert float(p.aleatoric + p.epistemic) == pytest.approx(total, rel=1e-12)
+    assert p.log_alpha is None
+    assert FEDL().reduction == "sum"
+
+
+def test_moments_are_those_of_the_mixture():
+    torch.manual_seed(0)
+    alpha, p, tau = torch.tensor([3.0, 0.8, 1.5]), torch.tensor([0.2, 0.7, 0.1]), 2.5
+    chosen = torch.multinomial(p, 200_000, replacement=True)
+    draws = torch.distributions.Dirichlet(alpha + tau * torch.eye(3)[chosen]).sample().double()
+    found = FEDL().predict(outputs(rows(alpha.log(), p, tau)), None)
+    sure = 4 / math.sqrt(len(draws))  # times a standard deviation: four standard errors
+    for mean, values in zip(found.probs[0], draws.T, strict=True):
+        assert float(mean) == pytest.approx(float(values.mean()), abs=sure * float(values.std()))
+    gini = 1 - draws.square().sum(-1)
+    assert float(found.aleatoric) == pytest.approx(float(gini.mean()), abs=sure * float(gini.std()))
+    spread = (draws - draws.mean(0)).square().sum(-1)
+    assert float(found.epistemic) == pytest.approx(
+        float(spread.mean()), abs=sure * float(spread.std())
+    )
+    errors = (torch.eye(3)[1] - draws).square().sum(-1)
+    loss = FEDL().loss(outputs(rows(alpha.log(), p, tau)), torch.tensor([1]), 0)
+    of_p = 0.2**2 + 0.3**2 + 0.1**2
+    expected = float(errors.mean()) + of_p
+    assert float(loss) == pytest.approx(expected, abs=sure * float(errors.std()))
+
+
+def test_dispersion_of_one_allocated_as_the_mean_is_a_dirichlet():
+    """τ = 1, p = m: the loss is EDL's expected MSE and the error of m, the scores are Dir(α)'s."""
+    torch.manual_seed(2)
+    for g1 in 2 * torch.randn(10, 4, dtype=torch.float64):
+        out = outputs(rows(g1, g1.softmax(-1), 1.0))
+        dirichlet = daedl.dirichlet.Dirichlet(g1)
+        expected = losses.expected_mse(g1[None], TARGET) + losses.squared_error(g1[None], TARGET)
+        assert float(FEDL().loss(out, TARGET, 0)) == pytest.approx(float(expected), rel=1e-10)
+        p = FEDL().predict(out, None)
+        torch.testing.assert_close(p.probs[0], dirichlet.mean)
+        assert float(p.epistemic) == pytest.approx(float(dirichlet.variance.sum()), rel=1e-10)
+
+
+def test_all_certain_predictions_keep_their_digits_in_float32():
+    """Scores of order e⁻⁴⁰ against 60 digits, where 1 − Σ μ² and 1 − p would round to 0."""
+    logits = torch.tensor([[[20.0, -21.0, -22.0], [41.0, 1.0, 0.0], [0.5, 0.5, 0.5]]])
+    with mpmath.workdps(60):
+        alpha, p = ([mpmath.exp(float(x)) for x in row] for row in logits[0, :2])
+        p = [x / mpmath.fsum(p) for x in p]
+        tau = mpmath.log1p(mpmath.exp(0.5))
+        s = mpmath.fsum(alpha) + tau
+        mu = [(a + tau * x) / s for a, x in zip(alpha, p, strict=True)]
+        variances = [
+            m * (1 - m) / (s + 1) + tau**2 * x * (1 - x) / (s * (s + 1))
+            for m, x in zip(mu, p, strict=True)
+        ]
+        epistemic = mpmath.fsum(variances)
+        aleatoric = 1 - mpmath.fsum(m * m for m in mu) - epistemic
+    found = FEDL().predict(outputs(logits), None)
+    assert float(found.epistemic) == pytest.approx(float(epistemic), rel=1e-5)
+    assert float(found.aleatoric) == pytest.approx(float(aleatoric), rel=1e-5)
+
+
+def test_the_class_is_that_of_the_mean_not_of_the_logits():
+    """Little evidence for class 0, much dispersion allocated to class 2."""
+    out = outputs(rows([0.0, -3.0, -3.0], [0.1, 0.1, 0.8], 20.0))
+    assert FEDL().predict_labels(out).tolist() == [2]
+    assert FEDL().predict(out, None).labels.tolist() == [2]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.floats(-80, 80, width=32), min_size=3, max_size=3), st.floats(-80, 80, width=32))
+def test_everything_is_finite_in_float32(row, dispersion):
+    g1 = torch.tensor(row)
+    logits = torch.stack([g1, g1.flip(-1), torch.full((3,), dispersion)])[None].requires_grad_()
+    loss = FEDL().loss(outputs(logits), TARGET, 0)
+    assert loss.dtype == torch.float32
+    assert torch.isfinite(loss).all()
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert torch.isfinite(gradient).all()
+    p = FEDL().predict(outputs(logits.detach()), None)
+    for score in p.scores().values():
+        assert torch.isfinite(score).all()
+        assert (score >= 0).all()
+    assert float(p.probs.sum()) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("dispersion", [-1000.0, 1000.0])
+def test_dispersion_beyond_the_range_of_the_type(dispersion):
+    """As τ tends to 0 nothing but Dir(α) is left, as it grows nothing but p."""
+    logits = torch.tensor([[[2.0, 0.0, -1.0], [0.0, 2.0, 0.0], [dispersion] * 3]])
+    logits.requires_grad_()
+    loss = FEDL().loss(outputs(logits), TARGET, 0)
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert torch.isfinite(gradient).all()
+    found = FEDL().predict(outputs(logits.detach()), None).probs[0]
+    expected = logits.detach()[0, 0 if dispersion < 0 else 1].softmax(-1)
+    torch.testing.assert_close(found, expected, atol=0.01, rtol=0)
+
+
+def test_gradients_against_finite_differences():
+    torch.manual_seed(3)
+    logits = 3 * torch.randn(4, 3, 5, dtype=torch.float64)
+    # On both sides of where ln softplus changes its formula.
+    logits[0, 2], logits[1, 2] = -20.0, -14.0
+    targets = torch.arange(4)
+
+    def all_of_it(z):
+        flexible = FlexibleDirichlet.of(z)
+        loss = FEDL().loss(outputs(z), targets, 0)
+        return loss, flexible.variance.sum(-1), flexible.expected_gini
+
+    assert torch.autograd.gradcheck(all_of_it, logits.requires_grad_())
+
+
+def test_normalises_the_network_alone_and_puts_three_rows_behind_it():
+    plain = network()
+    prepared = FEDL().prepare(plain)
+    assert isinstance(prepared, Headed)
+    assert prepared.plain is plain
+    assert normalization(prepared.inner) == SpectralNorm()
+    assert normalization(prepared.head) is None
+    images = torch.randn(5, 4)
+    inner, out = prepared.eval().inner(images), prepared(images)
+    assert torch.equal(out.features, inner.features)
+    assert torch.equal(out.logits[:, 0], inner.logits)
+    assert torch.equal(out.logits[:, 1], prepared.head.allocation(inner.features))
+    assert out.logits.shape == (5, 3, 3)
+    assert (out.logits[:, 2] == out.logits[:, 2, :1]).all()
+    assert prepared.head.allocation[0].out_features == 256
+
+
+def test_preparing_twice_changes_nothing():
+    once = FEDL().prepare(network())
+    assert FEDL().prepare(once) is once
+    assert normalization(once.inner) == SpectralNorm()
+    free = FEDL(spectral=None).prepare(network())
+    assert normalization(free) is None
+    assert FEDL().prepare(free) is free
+    assert normalization(free.inner) == SpectralNorm()
+    assert normalization(free.head) is None
+
+
+def test_heads_take_the_type_of_the_network():
+    prepared = FEDL(head_width=8).prepare(network().double())
+    assert prepared(torch.randn(2, 4).double()).logits.dtype == torch.float64
+    assert prepared.head.dispersion[0].out_features == 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_saved_pickled_and_copied_predict_the_same(trained, blobs, dtype, tmp_path):
+    classifier = copy.deepcopy(trained).to(dtype)
+    images = blobs[0].to(dtype)
+    classifier.save(tmp_path / "model.daedl")
+    loaded = daedl.Classifier.load(tmp_path / "model.daedl", method=FEDL())
+    pickled = pickle.loads(pickle.dumps(classifier))
+    twin = copy.deepcopy(classifier)
+    for again in (loaded, pickled, twin):
+        assert same(again, classifier, images)
+        assert normalization(again.network.inner) == SpectralNorm()
+        assert normalization(again.network.head) is None
+        assert again.predict(images[:3]).probs.dtype == dtype
+    with torch.no_grad():
+        for parameter in twin.network.parameters():
+            parameter.zero_()
+    assert same(loaded, classifier, images)
+    assert not same(twin, classifier, images)
+
+
+def test_settings_are_checked():
+    with pytest.raises(ValueError, match=r"head_width is 0; expected at least one hidden unit"):
+        FEDL(head_width=0)

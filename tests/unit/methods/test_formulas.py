@@ -1,0 +1,186 @@
+"""Worked numbers and invariants of the single methods."""
+
+import math
+
+import pytest
+import torch
+
+from daedl.checks import NotFittedError
+from daedl.density import DensityScorer
+from daedl.methods import DAEDL, EDL, EDLPlus, Softmax
+from daedl.outputs import Outputs
+
+LOGITS = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
+FEATURES = torch.zeros(1, 2, dtype=torch.float64)
+OUT = Outputs(FEATURES, LOGITS)
+TARGET = torch.tensor([0])
+
+
+class FixedScore(DensityScorer):
+    """A scorer that gives one score to all, to look at the formula alone."""
+
+    def __init__(self, score):
+        torch.nn.Module.__init__(self)
+        self.score = score
+
+    def forward(self, features):
+        values = torch.full((len(features),), self.score, dtype=features.dtype)
+        return values, values
+
+
+def test_softmax():
+    p = Softmax().predict(OUT, None)
+    assert p.probs[0].tolist() == pytest.approx([0.843795, 0.114195, 0.0420101], abs=5e-7)
+    assert float(Softmax().loss(OUT, TARGET, 0)) == pytest.approx(0.169846, abs=5e-7)
+    entropy = -(p.probs * p.probs.log()).sum()
+    assert float(entropy) == pytest.approx(0.524267, abs=5e-7)
+    assert p.epistemic is None
+
+
+@pytest.mark.parametrize(
+    ("activation", "alpha", "mse", "kl", "vacuity"),
+    [
+        ("relu", [3, 1, 1], 0.333333, 0.0, 0.6),
+        ("softplus", [3.12693, 1.69315, 1.31326], 0.448964, 0.140664, 0.489130),
+    ],
+)
+def test_edl(activation, alpha, mse, kl, vacuity):
+    method = EDL(activation=activation)
+    p = method.predict(OUT, None)
+    assert p.alpha[0].tolist() == pytest.approx(alpha, abs=5e-6)
+    assert float(p.dirichlet.vacuity) == pytest.approx(vacuity, abs=5e-7)
+    for epoch, weight in ((0, 0.0), (5, 0.5), (10, 1.0), (math.inf, 1.0)):
+        expected = mse + weight * kl
+        assert float(method.loss(OUT, TARGET, epoch)) == pytest.approx(expected, abs=1e-6)
+    # Belief and uncertainty mass sum to one.
+    belief = (p.alpha - 1) / p.dirichlet.precision
+    assert float(belief.sum() + p.dirichlet.vacuity) == pytest.approx(1)
+
+
+def test_edl_refuses_other_activations():
+    with pytest.raises(ValueError, match=r"activation is 'exp'.*edl\+"):
+        EDL(activation="exp")
+
+
+def test_edl_plus():
+    p = EDLPlus().predict(OUT, None)
+    assert p.alpha[0].tolist() == pytest.approx([7.38906, 1, 0.367879], abs=5e-6)
+    assert float(p.dirichlet.precision) == pytest.approx(8.75694, abs=5e-6)
+    assert float(EDLPlus().loss(OUT, TARGET, 0)) == pytest.approx(0.107232, abs=5e-7)
+    assert EDLPlus().reduction == "sum"
+
+
+def test_daedl_at_a_score():
+    p = DAEDL().predict(OUT, FixedScore(0.4))
+    assert p.alpha[0].tolist() == pytest.approx([2.22554, 1, 0.670320], abs=5e-6)
+    assert float(p.dirichlet.precision) == pytest.approx(3.89586, abs=5e-6)
+    assert float(p.probs.max()) == pytest.approx(0.571258, abs=5e-7)
+
+
+def test_daedl_with_score_one_is_edl_plus_and_with_zero_uniform():
+    torch.manual_seed(0)
+    out = Outputs(torch.randn(50, 2), 10 * torch.randn(50, 4))
+    full, plus = DAEDL().predict(out, FixedScore(1.0)), EDLPlus().predict(out, None)
+    assert torch.equal(full.log_alpha, plus.log_alpha)
+    nothing = DAEDL().predict(out, FixedScore(0.0))
+    assert (nothing.alpha == 1).all()
+    torch.testing.assert_close(nothing.probs, torch.full((50, 4), 0.25))
+    torch.testing.assert_close(nothing.dirichlet.precision, torch.full((50,), 4.0))
+    # All classes tie, so the class is the logits'.
+    assert torch.equal(nothing.labels, out.logits.argmax(-1))
+
+
+@pytest.mark.parametrize("score", [1e-6, 0.01, 0.3, 0.99])
+def test_the_density_never_changes_the_predicted_class(score):
+    torch.manual_seed(1)
+    out = Outputs(torch.randn(500, 2), torch.randn(500, 10))
+    p = DAEDL().predict(out, FixedScore(score))
+    assert torch.equal(p.labels, out.logits.argmax(-1))
+    assert torch.equal(p.log_alpha.argmax(-1), p.labels)
+
+
+def test_daedl_before_fitting():
+    with pytest.raises(NotFittedError, match=r"call daedl.fit\(model"):
+        DAEDL().predict(OUT, None)
+
+
+def test_daedl_uses_features_and_logits_of_the_same_image(blobs):
+    """Each row predicted alone is the row predicted in the batch, in any order."""
+    features, targets = blobs
+    logits = torch.randn(610, 3, generator=torch.Generator().manual_seed(0))
+    method = DAEDL()
+    scorer = method.fit(Outputs(features, logits), targets)
+    whole = method.predict(Outputs(features, logits), scorer)
+    order = torch.randperm(610)
+    shuffled = method.predict(Outputs(features[order], logits[order]), scorer)
+    torch.testing.assert_close(shuffled.log_alpha, whole.log_alpha[order], rtol=1e-5, atol=1e-5)
+    alone = method.predict(Outputs(features[7:8], logits[7:8]), scorer)
+    torch.testing.assert_close(alone.log_alpha[0], whole.log_alpha[7], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"covariance": "ful"}, ValueError, "unknown covariance 'ful'.*did you mean 'full'"),
+        ({"normalizer": "min-max"}, ValueError, "did you mean 'minmax'"),
+        ({"shrinkage": "Auto"}, ValueError, "shrinkage is 'Auto'; expected 'auto' or a number"),
+        ({"shrinkage": 2}, ValueError, "shrinkage is 2"),
+        ({"spectral": "operator"}, TypeError, r"expected daedl.SpectralNorm\(\.\.\.\)"),
+        ({"anneal_epochs": -1}, ValueError, "expected both at least 0"),
+        ({"kl_weight": float("nan")}, ValueError, "expected both at least 0"),
+    ],
+)
+def test_settings_are_checked_before_training(settings, error, message):
+    with pytest.raises(error, match=message):
+        DAEDL(**settings)
+
+
+def test_daedl_is_trained_as_edl_plus_with_its_normalisation():
+    """One training serves the density on and off, and every kind of density."""
+    shared = DAEDL(kl_weight=0.1).training_method()
+    assert shared == EDLPlus(kl_weight=0.1, spectral=DAEDL().spectral)
+    assert shared == DAEDL(kl_weight=0.1, covariance="tied", leave_one_out=True).training_method()
+    assert DAEDL(spectral=None).training_method() == EDLPlus()
+    assert EDL().training_method() == EDL()
+    logits = torch.tensor([[0.3, -0.2, 0.5]])
+    outputs = Outputs(torch.zeros(1, 2), logits)
+    assert torch.equal(
+        DAEDL().loss(outputs, TARGET, 3), DAEDL().training_method().loss(outputs, TARGET, 3)
+    )
+
+
+def test_edl_takes_the_class_from_the_logits_where_all_evidence_underflows():
+    """Softplus of -250 is 0 in float32: the concentrations tie, the logits don't."""
+    logits = torch.tensor([[-400.0, -250.0, -300.0], [-500.0, -300.0, -200.0]])
+    for activation in ("softplus", "relu"):
+        prediction = EDL(activation=activation).predict(Outputs(torch.zeros(2, 1), logits), None)
+        assert (prediction.log_alpha == 0).all()
+        assert prediction.labels.tolist() == [1, 2]
+
+
+def test_the_kl_weight_grows_over_the_epochs_that_were_asked_for():
+    outputs = Outputs(torch.zeros(2, 2), torch.tensor([[1.0, 0.5, -1.0], [0.0, 2.0, 0.3]]))
+    targets = torch.tensor([0, 2])
+    method, bare = EDLPlus(kl_weight=0.4, anneal_epochs=10), EDLPlus(kl_weight=0.0)
+    none = bare.loss(outputs, targets, 0)
+    whole = EDLPlus(kl_weight=0.4).loss(outputs, targets, 0)
+    torch.testing.assert_close(method.loss(outputs, targets, 0), none)
+    torch.testing.assert_close(method.loss(outputs, targets, 5), (none + whole) / 2)
+    torch.testing.assert_close(method.loss(outputs, targets, 40), whole)
+    assert (whole > none).all()
+
+
+def test_settings_of_the_density_reach_it(blobs):
+    features, targets = blobs
+    outputs = Outputs(features, torch.zeros(len(features), 3))
+    method = DAEDL(
+        leave_one_out=True, shrinkage=0.3, normalizer="smooth-quantile", covariance="tied"
+    )
+    asked = {"covariance": "tied", "shrinkage": 0.3, "normalizer": "smooth-quantile"}
+    expected = DensityScorer.fit(features, targets, 3, **asked, leave_one_out=True)
+    found = method.fit(outputs, targets)
+    assert found.settings() == expected.settings()
+    assert found.normalizer != DensityScorer.fit(features, targets, 3, **asked).normalizer
+    again = method.refit(found, outputs, targets)
+    assert again.settings() == expected.merged(features, targets, 0.3, True).settings()
+    assert again.normalizer != expected.merged(features, targets, 0.3).normalizer

@@ -1,0 +1,409 @@
+"""The classifier: construction, prediction, saving and loading, pickling, and what bad input gets."""
+
+import copy
+import errno
+import json
+import pickle
+import resource
+import struct
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import daedl
+from daedl import storage
+from daedl.networks import MLP, ConvNet, FeatureModule
+
+fit = partial(daedl.fit, accelerator="cpu", progress=False)
+
+
+@pytest.fixture(scope="module")
+def trained(blobs):
+    torch.manual_seed(0)
+    classifier = daedl.Classifier(MLP(4, 3, hidden=(16, 16)), class_names=["cat", "dog", "owl"])
+    fit(classifier, blobs, max_epochs=3, learning_rate=1e-2)
+    return classifier
+
+
+@pytest.fixture
+def saved(trained, tmp_path):
+    trained.save(tmp_path / "model.daedl")
+    return tmp_path / "model.daedl"
+
+
+def test_the_lines_of_the_readme():
+    torch.manual_seed(0)
+    images, targets = torch.rand(60, 1, 8, 8), torch.arange(60) % 3
+    model = daedl.Classifier(ConvNet(in_channels=1, num_classes=3, image_size=8), method="daedl")
+    history = fit(model, [(images, targets)], [(images, targets)], max_epochs=1)
+    assert len(history.epochs) == 1
+    p = model.predict(images)
+    for tensor, shape in (
+        (p.probs, (60, 3)),
+        (p.alpha, (60, 3)),
+        (p.aleatoric, (60,)),
+        (p.epistemic, (60,)),
+        (p.density_score, (60,)),
+        (p.log_density, (60,)),
+        (p.labels, (60,)),
+    ):
+        assert tensor.shape == shape
+        assert not tensor.requires_grad
+
+
+def test_one_forward_pass_for_each_image(trained, blobs):
+    seen = []
+    hook = trained.network.register_forward_hook(lambda m, inputs, out: seen.append(len(inputs[0])))
+    trained.predict(blobs[0], batch_size=200)
+    hook.remove()
+    assert seen == [200, 200, 200, 10]
+
+
+def test_batches_do_not_change_the_prediction(trained, blobs):
+    whole, parts = trained.predict(blobs[0]), trained.predict(blobs[0], batch_size=7)
+    torch.testing.assert_close(whole.log_alpha, parts.log_alpha, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="batch_size is 0; expected a whole number from 1"):
+        trained.predict(blobs[0], batch_size=0)
+
+
+class TestSaving:
+    def test_loads_without_pickle_and_without_training_data(self, saved, trained, blobs):
+        script = """
+import pickle, sys
+def refuse(*args, **kwargs):
+    raise AssertionError("pickle was used")
+import torch, daedl
+pickle.load = pickle.loads = pickle.Unpickler = torch.load = refuse
+model = daedl.Classifier.load(sys.argv[1])
+p = model.predict(torch.ones(2, 4))
+print(p.probs.tolist(), model.class_names)
+"""
+        command = [sys.executable, "-c", script, str(saved)]
+        output = subprocess.check_output(command, text=True).strip()
+        assert output == f"{trained.predict(torch.ones(2, 4)).probs.tolist()} ['cat', 'dog', 'owl']"
+
+    def test_description_is_readable_json(self, saved):
+        _, description = storage.load(saved)
+        assert description["version"] == daedl.__version__
+        assert description["network"]["name"] == "MLP"
+        assert description["method"]["arguments"]["kl_weight"] == 0.05
+        assert description["fitted"]["normalizer"]["name"] == "minmax"
+        assert description["class_names"] == ["cat", "dog", "owl"]
+
+    def test_class_names_travel_and_may_be_missing(self, saved, trained):
+        assert daedl.Classifier.load(saved).class_names == ["cat", "dog", "owl"]
+        twins = pickle.loads(pickle.dumps(trained)), copy.deepcopy(trained)
+        assert [twin.class_names for twin in twins] == [["cat", "dog", "owl"]] * 2
+        tensors, description = storage.load(saved)
+        del description["class_names"]
+        storage.save(saved, tensors, description)
+        assert daedl.Classifier.load(saved).class_names is None
+
+    def test_same_model_same_bytes(self, saved, trained, tmp_path):
+        trained.save(tmp_path / "again.daedl")
+        assert saved.read_bytes() == (tmp_path / "again.daedl").read_bytes()
+
+    def test_unfitted_and_other_methods(self, tmp_path):
+        network = daedl.spectral_normalize(
+            MLP(4, 3), daedl.SpectralNorm(soft=True, coefficient=2.0)
+        )
+        classifier = daedl.Classifier(network, "edl", activation="relu").eval()
+        classifier.save(tmp_path / "m.daedl")
+        again = daedl.Classifier.load(tmp_path / "m.daedl")
+        images = torch.randn(5, 4)
+        assert again.method.activation == "relu"
+        assert torch.equal(again.predict(images).log_alpha, classifier.predict(images).log_alpha)
+
+    def test_network_of_ones_own_is_passed_in(self, tmp_path, blobs):
+        def own():
+            layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+            return FeatureModule(layers, features="1", input_shape=(4,))
+
+        classifier = daedl.Classifier(own())
+        fit(classifier, blobs, max_epochs=1)
+        classifier.save(tmp_path / "own.daedl")
+        with pytest.raises(ValueError, match=r"only you can build.*network=\.\.\."):
+            daedl.Classifier.load(tmp_path / "own.daedl")
+        again = daedl.Classifier.load(tmp_path / "own.daedl", network=own())
+        assert torch.equal(
+            again.predict(blobs[0]).log_alpha, classifier.predict(blobs[0]).log_alpha
+        )
+        with pytest.raises(ValueError, match=r"can't be rebuilt.*build it as it was"):
+            daedl.Classifier.load(tmp_path / "own.daedl", network=MLP(4, 3))
+
+    def test_pickle_and_deepcopy(self, trained, blobs):
+        expected = trained.predict(blobs[0]).log_alpha
+        for twin in (pickle.loads(pickle.dumps(trained)), copy.deepcopy(trained)):
+            assert torch.equal(twin.predict(blobs[0]).log_alpha, expected)
+
+    def test_baked_networks_travel_too(self, trained, blobs, tmp_path):
+        twin = copy.deepcopy(trained)
+        expected = trained.predict(blobs[0]).log_alpha
+        daedl.remove_spectral_norm(twin.network)
+        twin.save(tmp_path / "baked.daedl")
+        loaded = daedl.Classifier.load(tmp_path / "baked.daedl")
+        for other in (twin, loaded, copy.deepcopy(twin), pickle.loads(pickle.dumps(twin))):
+            assert not [name for name in other.network.state_dict() if "parametrizations" in name]
+            assert torch.equal(other.predict(blobs[0]).log_alpha, expected)
+
+    def test_headers_of_any_length_load(self, trained, tmp_path):
+        """The header's length is the file's first bytes, and may look like a pickle's."""
+        twin, first_bytes = copy.deepcopy(trained), set()
+        for length in range(300):
+            twin.class_names = ["x" * length, "b", "c"]
+            twin.save(tmp_path / "m.daedl")
+            first_bytes.add((tmp_path / "m.daedl").read_bytes()[0])
+            if first_bytes >= {0x80}:
+                break
+        assert 0x80 in first_bytes
+        assert daedl.Classifier.load(tmp_path / "m.daedl").class_names == twin.class_names
+
+    def test_tied_weights(self, tmp_path):
+        shared = nn.Linear(4, 4)
+        network = FeatureModule(
+            nn.Sequential(shared, nn.ReLU(), shared, nn.Linear(4, 3)), "1", (4,)
+        )
+        classifier = daedl.Classifier(network, "softmax").eval()
+        classifier.save(tmp_path / "tied.daedl")
+        assert (tmp_path / "tied.daedl").exists()
+
+    def test_state_dicts_of_fitted_classifiers_are_refused(self, trained):
+        with pytest.raises(ValueError, match=r"expected Classifier.save and Classifier.load"):
+            daedl.Classifier(MLP(4, 3, hidden=(16, 16))).load_state_dict(trained.state_dict())
+
+    def test_methods_of_ones_own_are_passed_in(self, tmp_path):
+        class Mine(daedl.methods.Softmax):
+            name = "mine"
+
+        daedl.Classifier(MLP(4, 3), Mine()).save(tmp_path / "mine.daedl")
+        with pytest.raises(ValueError, match=r"unknown method 'mine'.*upgrade if that is newer"):
+            daedl.Classifier.load(tmp_path / "mine.daedl")
+        assert daedl.Classifier.load(tmp_path / "mine.daedl", method=Mine()).method.name == "mine"
+
+    def test_to_half_and_back_keeps_the_density(self, trained, blobs):
+        twin = copy.deepcopy(trained).half().float()
+        assert twin.fitted.density.scatter.dtype == torch.float64
+        p, q = trained.predict(blobs[0]), twin.predict(blobs[0])
+        torch.testing.assert_close(p.probs, q.probs, rtol=0.05, atol=0.05)
+
+
+class TestDamagedFiles:
+    @pytest.mark.parametrize("keep", [0, 5, 100, 0.5, -1])
+    def test_truncated(self, saved, keep):
+        data = saved.read_bytes()
+        saved.write_bytes(data[: int(keep * len(data)) if isinstance(keep, float) else keep])
+        with pytest.raises(ValueError, match=r"truncated or not a model file.*copy it again"):
+            daedl.Classifier.load(saved)
+
+    def test_any_altered_byte_is_noticed(self, saved):
+        data = saved.read_bytes()
+        for position in range(len(data) - 1, 0, -len(data) // 40):
+            altered = bytearray(data)
+            altered[position] ^= 1
+            saved.write_bytes(altered)
+            with pytest.raises(ValueError, match=r"damaged|truncated|not a model file|format"):
+                daedl.Classifier.load(saved)
+
+    def test_settings_of_a_newer_version_say_so(self, trained, tmp_path):
+        path = tmp_path / "newer.daedl"
+        trained.save(path)
+        tensors, description = storage.load(path)
+        description["method"]["arguments"]["invented"] = 1
+        storage.save(path, tensors, {**description, "version": "9.9"})
+        with pytest.raises(ValueError, match=r"'invented'.*written by daedl 9\.9, this is"):
+            daedl.Classifier.load(path)
+
+    def test_altered_settings_are_noticed(self, saved):
+        self.rewrite(saved, lambda d: d["method"]["arguments"].update(kl_weight=99.0))
+        with pytest.raises(ValueError, match="damaged or was altered"):
+            daedl.Classifier.load(saved)
+
+    def test_newer_version(self, saved):
+        self.rewrite(saved, lambda d: d.update(format=99, version="7.0"))
+        with pytest.raises(ValueError, match=r"format 99, written by daedl 7\.0.*upgrade daedl"):
+            daedl.Classifier.load(saved)
+
+    def test_pickles_are_refused(self, tmp_path):
+        class Evil:
+            def __reduce__(self):
+                return open, (str(tmp_path / "was-run"), "w")
+
+        path = tmp_path / "model.daedl"
+        path.write_bytes(pickle.dumps(Evil()))
+        with pytest.raises(ValueError, match=r"pickle.*refused"):
+            daedl.Classifier.load(path)
+        torch.save({"evil": Evil()}, path)
+        with pytest.raises(ValueError, match=r"torch.save archive.*refused"):
+            daedl.Classifier.load(path)
+        assert not (tmp_path / "was-run").exists()
+
+    def test_other_files(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="no model file at"):
+            daedl.Classifier.load(tmp_path / "nothing.daedl")
+        import safetensors.torch
+
+        safetensors.torch.save_file({"a": torch.zeros(2)}, tmp_path / "other.safetensors")
+        with pytest.raises(ValueError, match="without a daedl description"):
+            daedl.Classifier.load(tmp_path / "other.safetensors")
+
+    @staticmethod
+    def rewrite(path, change):
+        data = path.read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8 : 8 + length])
+        description = json.loads(header["__metadata__"]["daedl"])
+        change(description)
+        header["__metadata__"]["daedl"] = json.dumps(description)
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
+
+
+class TestFailedWrites:
+    def test_full_disk_leaves_the_old_file_whole(self, saved, trained):
+        """A limit on the size of files stands in for the full disk."""
+        before = saved.read_bytes()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+        try:
+            with pytest.raises(
+                OSError, match=r"cannot write .* was there before is whole"
+            ) as caught:
+                trained.save(saved)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert caught.value.errno == errno.EFBIG
+        assert saved.read_bytes() == before
+        assert list(saved.parent.iterdir()) == [saved]
+
+    def test_folders_links_and_permissions(self, trained, tmp_path):
+        with pytest.raises(IsADirectoryError, match="it is a folder; expected the path of a file"):
+            trained.save(tmp_path)
+        real, link = tmp_path / "real.daedl", tmp_path / "link.daedl"
+        trained.save(real)
+        real.chmod(0o600)
+        link.symlink_to(real)
+        trained.save(link)
+        assert link.is_symlink()
+        assert real.stat().st_mode & 0o777 == 0o600
+
+    @pytest.mark.skipif(
+        not Path("/proc/self").exists(), reason="needs a folder nobody may write to"
+    )
+    def test_folder_without_permission(self, trained):
+        with pytest.raises(OSError, match="may be written to"):
+            trained.save("/proc/model.daedl")
+
+    @pytest.mark.parametrize("folder", ["missing", "file"])
+    def test_unwritable_folder(self, trained, tmp_path, folder):
+        (tmp_path / "file").write_text("in the way")
+        with pytest.raises(OSError, match="expected a folder that exists"):
+            trained.save(tmp_path / folder / "model.daedl")
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_not_finite_images(self, trained, value):
+        images = torch.zeros(3, 4)
+        images[1, 2] = value
+        with pytest.raises(
+            ValueError, match=r"images: 1 of 12 values are NaN or infinite.*\(1, 2\)"
+        ):
+            trained.predict(images)
+
+    @pytest.mark.parametrize("covariance", ["full", "tied", "diagonal"])
+    @pytest.mark.parametrize("size", [1e20, 3e38])
+    def test_large_finite_images_pass(self, blobs, covariance, size):
+        classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), covariance=covariance)
+        classifier.fit_post_hoc([blobs])
+        p = classifier.predict(torch.full((2, 4), size))
+        assert torch.isfinite(p.probs).all()
+        assert torch.isfinite(p.log_density).all()
+
+    def test_not_finite_features_and_logits(self, trained):
+        outputs, _ = trained.collect([(torch.zeros(2, 4), torch.tensor([0, 1]))])
+        broken = outputs._replace(features=outputs.features / 0)
+        with pytest.raises(ValueError, match=r"features:.*NaN or infinite"):
+            trained.predict_outputs(broken)
+        broken = outputs._replace(logits=outputs.logits / 0)
+        with pytest.raises(ValueError, match=r"logits:.*NaN or infinite"):
+            trained.predict_outputs(broken)
+
+    def test_shapes_channels_and_types(self):
+        classifier = daedl.Classifier(ConvNet(1, 3, image_size=8, channels=4), "softmax")
+        expects = r"the network expects \(batch, 1, 8, 8\)"
+        with pytest.raises(ValueError, match=rf"{expects}; for a single image add the batch axis"):
+            classifier.predict(torch.zeros(1, 8, 8))
+        with pytest.raises(ValueError, match=rf"{expects}; the network takes 1 channel"):
+            classifier.predict(torch.zeros(2, 3, 8, 8))
+        with pytest.raises(ValueError, match=expects):
+            classifier.predict(torch.zeros(2, 1, 9, 8))
+        with pytest.raises(TypeError, match=r"torch.uint8.*images.float\(\) / 255"):
+            classifier.predict(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+        with pytest.raises(
+            TypeError, match=r"torch.float64 but the network's weights are torch.float32"
+        ):
+            classifier.predict(torch.zeros(2, 1, 8, 8, dtype=torch.float64))
+        with pytest.raises(TypeError, match="images are a ndarray"):
+            classifier.predict(torch.zeros(2, 1, 8, 8).numpy())
+        with pytest.raises(ValueError, match="empty batch"):
+            classifier.predict(torch.zeros(0, 1, 8, 8))
+
+    def test_predict_before_fit(self):
+        with pytest.raises(daedl.NotFittedError, match=r"no fitted density.*model.fit_post_hoc"):
+            daedl.Classifier(MLP(4, 3)).predict(torch.zeros(1, 4))
+        with pytest.raises(ValueError, match="no fitted density"):
+            daedl.Classifier(MLP(4, 3), "edl").density_effect([])
+
+    def test_features_of_another_network(self, trained):
+        outputs, _ = trained.collect([(torch.zeros(2, 4), torch.tensor([0, 1]))])
+        foreign = outputs._replace(features=torch.zeros(2, 84))
+        with pytest.raises(
+            ValueError, match="fitted on 16 columns; pass outputs of the same network"
+        ):
+            trained.predict_outputs(foreign)
+
+    def test_outputs_of_another_number_of_classes(self, trained):
+        outputs, _ = trained.collect([(torch.zeros(2, 4), torch.tensor([0, 1]))])
+        with pytest.raises(ValueError, match="logits have 7 columns but the network has 3 classes"):
+            trained.predict_outputs(outputs._replace(logits=torch.zeros(2, 7)))
+
+    def test_empty_loader(self, trained):
+        with pytest.raises(ValueError, match="gave no batch"):
+            trained.collect([])
+
+    def test_construction(self):
+        with pytest.raises(TypeError, match=r"expected a name such as 'daedl', or a built method"):
+            daedl.Classifier(MLP(4, 3), daedl.methods.EDL)
+        with pytest.raises(ValueError, match="asks for"):
+            daedl.Classifier(
+                daedl.Classifier(MLP(4, 3)).network, spectral=daedl.SpectralNorm(soft=True)
+            )
+        with pytest.raises(TypeError, match=r"daedl.networks.FeatureModule\(module"):
+            daedl.Classifier(nn.Linear(4, 3))
+        with pytest.raises(ValueError, match=r"unknown method 'deadl'.*did you mean 'daedl'"):
+            daedl.Classifier(MLP(4, 3), "deadl")
+        with pytest.raises(TypeError, match="pass them to the method instead"):
+            daedl.Classifier(MLP(4, 3), daedl.methods.EDL(), kl_weight=2)
+        with pytest.raises(ValueError, match=r"unknown setting of daedl 'kl_wight'.*'kl_weight'"):
+            daedl.Classifier(MLP(4, 3), "daedl", kl_wight=2)
+
+    def test_class_names(self):
+        with pytest.raises(ValueError, match="2 class names for 3 classes"):
+            daedl.Classifier(MLP(4, 3), class_names=["a", "b"])
+        with pytest.raises(ValueError, match=r"class_names hold 'a' more than once.*rename one"):
+            daedl.Classifier(MLP(4, 3), class_names=["a", "b", "a"])
+        with pytest.raises(TypeError, match=r"\[0, 1, 2\]; expected a list of strings"):
+            daedl.Classifier(MLP(4, 3), class_names=[0, 1, 2])
+        with pytest.raises(TypeError, match=r"are 'cat'; expected a list of strings"):
+            daedl.Classifier(MLP(4, 3), class_names="cat")
+
+
+def test_files_have_the_permissions_of_any_new_file(saved):
+    plain = saved.with_name("plain")
+    plain.touch()
+    assert saved.stat().st_mode == plain.stat().st_mode

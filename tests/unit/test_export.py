@@ -1,0 +1,466 @@
+"""The exported graph says what PyTorch says, for every method, in onnxruntime and through torch.export."""
+
+import copy
+import json
+import math
+import os
+import runpy
+import sys
+import warnings
+from functools import cache
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+import typer
+from torch import nn
+from typer.testing import CliRunner
+
+import daedl
+from daedl import data, export, methods
+from daedl import selective as thresholds
+from daedl.cli.export import export as command
+from daedl.export import files, onnx_file
+from daedl.networks import MLP, ConvNet, FeatureModule
+from daedl.spectral import normalization
+
+SETTINGS = {
+    "adats": {"epochs": 1},
+    "ensemble": {"member": "daedl", "size": 2},
+    "knn": {"k": 5},
+    "natpn": {"latent": 4, "depth": 2},
+    "nuq": {"k": 5},
+    "postnet": {"latent": 4, "depth": 2},
+    "sngp": {"width": 32, "latent": 8},
+}
+RANDOM = {"dropout"}
+DIRICHLET = {"epistemic", "log_alpha", "alpha0"}
+DENSITY = {"density_score", "log_density"}
+# What a method's graph gives beside probs, label, aleatoric and accept; others have an epistemic score.
+MORE = {
+    **dict.fromkeys(("daedl", "retrofit"), DIRICHLET | DENSITY),
+    **dict.fromkeys(("edl", "edl+", "i-edl", "r-edl", "re-edl", "kl-pn", "rkl-pn"), DIRICHLET),
+    **{name: DIRICHLET | {"log_density"} for name in ("postnet", "natpn")},
+    "ddu": {"epistemic", "log_density"},
+    **{name: set() for name in ("softmax", "temperature", "adats")},
+}
+
+
+def code(name):
+    """What decides a method's graph: of those that share all of it one is tried."""
+    parts = ("prepare", "forward", "fit", "predict", "log_alpha")
+    return tuple(getattr(methods.METHODS[name], part, None) for part in parts)
+
+
+NAMES = [name for name in reversed(methods.METHODS) if name not in RANDOM]
+EXPORTED = list({code(name): name for name in NAMES}.values())
+
+
+def known(number=240, seed=0):
+    """Vectors (number, 4) near three corners of a cube, and which."""
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.arange(number) % 3
+    noise = 0.3 * torch.randn(number, 4, generator=generator)
+    return 2 * torch.eye(4)[targets] + noise, targets
+
+
+def mixed(number=300):
+    """Known vectors, and as many of noise."""
+    generator = torch.Generator().manual_seed(1)
+    noise = 3 * torch.randn(number // 2, 4, generator=generator)
+    return torch.cat([known(number - number // 2, seed=2)[0], noise])
+
+
+def fitted(model, images, targets):
+    """`model` fitted and calibrated, without training: a graph doesn't care."""
+    model.method.set_class_counts(model.network, torch.bincount(targets))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", daedl.DensityWarning)
+        model.fit_post_hoc([(images, targets)])
+    model.calibrate([(images, targets)], daedl.MaxRejectionRate(0.2))
+    return model.eval()
+
+
+@cache
+def classifier(name, **settings):
+    torch.manual_seed(0)
+    network = MLP(4, 3, hidden=(8, 3))
+    method = methods.build(name, **SETTINGS.get(name, {}) | settings)
+    return fitted(daedl.Classifier(network, method, ["cat", "dog", "owl"]), *known())
+
+
+@cache
+def small_images():
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(60, 1, 8, 8, generator=generator), torch.arange(60) % 3
+
+
+def convnet(**settings):
+    torch.manual_seed(0)
+    network = ConvNet(1, 3, image_size=8, channels=4, hidden=(8,))
+    return fitted(daedl.Classifier(network, "daedl", **settings), *small_images())
+
+
+def run(path, images):
+    """What onnxruntime makes of an ONNX file, by name."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    found = session.run(names, {"images": images.numpy()})
+    return dict(zip(names, map(torch.from_numpy, found), strict=True))
+
+
+def assert_same(model, images, found, tolerance=1e-4):
+    """All outputs in name, order, type and shape, and in value but for rounding."""
+    expected = export.named(model.predict(images))
+    assert list(found) == list(expected)
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype, name
+        assert found[name].shape == tensor.shape, name
+        torch.testing.assert_close(found[name], tensor, rtol=tolerance, atol=tolerance)
+
+
+def operators(path):
+    return {(node.domain, node.op_type) for node in onnx.load(path).graph.node}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("onnx")
+
+
+@pytest.fixture(scope="module", params=EXPORTED)
+def written(request, folder):
+    """A classifier of each method, and its ONNX file."""
+    model, path = classifier(request.param), folder / request.param / "model.onnx"
+    path.parent.mkdir()
+    return model, path, export.to_onnx(model, path)
+
+
+class TestEveryMethod:
+    @pytest.mark.parametrize("number", [1, 7, 300])
+    def test_onnx_agrees_with_pytorch_at_every_batch_size(self, written, number):
+        model, path, _ = written
+        assert_same(model, mixed(number), run(path, mixed(number)))
+
+    def test_operators_are_of_the_default_set(self, written):
+        _, path, _ = written
+        assert not onnx.load(path).functions
+        assert [(each.domain, each.version) for each in onnx.load(path).opset_import] == [("", 18)]
+        for domain, name in operators(path):
+            assert domain == ""
+            assert onnx.defs.has(name, 18, "")
+
+    def test_outputs_are_those_of_the_method(self, written):
+        model, _, summary = written
+        common = {"probs", "label", "aleatoric", "accept"}
+        assert set(summary.outputs) == common | MORE.get(model.method.name, {"epistemic"})
+        assert summary.outputs["probs"] == "float32 (batch, 3)"
+        assert summary.inputs == {"images": "float32 (batch, 4)"}
+        assert summary.difference <= 1e-4
+
+    def test_a_broken_image_is_not_accepted(self, written):
+        _, path, _ = written
+        broken = known(3)[0]
+        broken[1] = torch.nan
+        found = run(path, broken)
+        assert found["probs"].isnan().any(1).tolist() == [False, True, False]
+        assert not found["accept"][1]
+
+    def test_a_file_tells_what_it_is_and_not_where_it_was_made(self, written):
+        model, path, summary = written
+        described = json.loads(
+            {each.key: each.value for each in onnx.load(path).metadata_props}["daedl"]
+        )
+        assert described["class_names"] == ["cat", "dog", "owl"]
+        assert described["method"]["name"] == model.method.name
+        assert thresholds.Thresholds.restore(described["thresholds"]) == model.thresholds
+        assert described["input"]["shape"] == ["batch", 4]
+        assert described["version"] == daedl.__version__
+        assert len(path.read_bytes()) == summary.size
+        assert str(Path(daedl.__file__).parent).encode() not in path.read_bytes()
+        assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_torch_export_agrees_with_pytorch(name):
+    model = classifier(name)
+    graph = export.to_torch_export(model).module()
+    for number in (1, 7, 300):
+        assert_same(model, mixed(number), graph(mixed(number)), tolerance=1e-6)
+
+
+class TestDaedl:
+    def test_a_diagonal_covariance_and_the_smooth_normalizer_in_a_network_of_float64(
+        self, tmp_path
+    ):
+        torch.manual_seed(0)
+        method = methods.DAEDL(covariance="diagonal", normalizer="smooth-quantile")
+        model = daedl.Classifier(MLP(4, 3, hidden=(8,)).double(), method)
+        images, targets = known()
+        fitted(model, images.double(), targets)
+        summary = export.to_onnx(model, tmp_path / "m.onnx")
+        assert summary.inputs == {"images": "float64 (batch, 4)"}
+        found = run(tmp_path / "m.onnx", mixed().double())
+        assert_same(model, mixed().double(), found, tolerance=1e-6)
+
+    def test_a_density_in_float64_stays_so(self, tmp_path):
+        model = copy.deepcopy(classifier("daedl"))
+        model.fitted.density = model.fitted.density.cast(torch.float64)
+        export.to_onnx(model, tmp_path / "m.onnx")
+        stored = onnx.load(tmp_path / "m.onnx").graph.initializer
+        matrices = [each.data_type for each in stored if len(each.dims) == 2]
+        assert matrices.count(onnx.TensorProto.DOUBLE) == 3  # a block for each of three features
+        assert_same(model, mixed(), run(tmp_path / "m.onnx", mixed()), tolerance=1e-5)
+
+    def test_images_and_spectral_normalisation(self, tmp_path):
+        """Baked in the file alone: the classifier stays as it is, in training mode if it was."""
+        model = convnet(spectral=daedl.SpectralNorm(norm="operator")).train()
+        before, settings = model.predict(small_images()[0]).probs, normalization(model.network)
+        export.to_onnx(model, tmp_path / "m.onnx")
+        assert_same(model, small_images()[0], run(tmp_path / "m.onnx", small_images()[0]))
+        assert normalization(model.network) == settings
+        assert model.training
+        assert model.network.training
+        assert torch.equal(model.predict(small_images()[0]).probs, before)
+        kept = export.to_torch_export(model).state_dict
+        assert not [name for name in kept if "parametrizations" in name]
+
+    def test_without_thresholds_there_is_nothing_to_accept_by(self):
+        model = convnet()
+        model.thresholds = None
+        found = export.to_torch_export(model).module()(small_images()[0])
+        assert "accept" not in found
+        assert_same(model, small_images()[0], found)
+
+
+@pytest.mark.parametrize("target", [daedl.MaxRejectionRate(0.1), daedl.MaxErrorRate(0.1)], ids=repr)
+def test_ties_at_a_limit_end_as_in_pytorch(target, tmp_path):
+    """Without evidence all scores are the same; onnxruntime adds in another order and rounds otherwise."""
+    torch.manual_seed(0)
+    model = daedl.Classifier(MLP(4, 12, hidden=(8,)), "edl", activation="relu")
+    model.network.classifier.logits.bias.data.fill_(-1000)
+    (limit,) = model.predict(mixed()).aleatoric.double().unique().tolist()
+    below = isinstance(target, daedl.MaxErrorRate)
+    limits = {"aleatoric": math.nextafter(limit, -math.inf) if below else limit}
+    model.thresholds = thresholds.Thresholds(limits, target, 300, 1.0, 0.0)
+    export.to_onnx(model, tmp_path / "m.onnx")
+    accepted = run(tmp_path / "m.onnx", mixed())["accept"]
+    assert torch.equal(accepted, model.predict(mixed()).accept)
+    assert accepted.unique().tolist() == [not below]
+
+
+def test_evidence_beyond_every_range(tmp_path):
+    """Logits whose exponential float32 can't hold."""
+    torch.manual_seed(0)
+    model = daedl.Classifier(MLP(4, 3, hidden=(8, 3)), "f-edl", spectral=None, head_width=4)
+    model.network.plain.classifier.logits.weight.data *= 1000
+    assert model.network(mixed()).logits.max() > 100
+    export.to_onnx(model, tmp_path / "m.onnx")
+    assert_same(model, mixed(), run(tmp_path / "m.onnx", mixed()))
+
+
+class TestTorchExportFiles:
+    def test_saved_and_loaded(self, tmp_path):
+        model = convnet()
+        summary = export.to_pt2(model, tmp_path / "m.pt2")
+        extra = {"daedl.json": ""}
+        graph = torch.export.load(tmp_path / "m.pt2", extra_files=extra).module()
+        assert_same(model, small_images()[0], graph(small_images()[0]))
+        assert json.loads(extra["daedl.json"]) == json.loads(json.dumps(export.description(model)))
+        assert summary.opset is None
+        assert summary.size == (tmp_path / "m.pt2").stat().st_size
+        assert str(Path(daedl.__file__).parent).encode() not in (tmp_path / "m.pt2").read_bytes()
+
+    def test_what_nothing_reads_is_left_out(self):
+        """The scatter that the density was fitted to is larger than all that is needed to score."""
+        program = export.to_torch_export(convnet())
+        names = {*program.state_dict, *program.constants}
+        assert "fitted.density.scatter" not in names
+        assert "fitted.density.distances.product0" in names
+
+
+def test_a_network_of_ones_own():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+    model = fitted(daedl.Classifier(FeatureModule(module, "2", (4,)), "daedl"), *known())
+    assert_same(model, mixed(), export.to_torch_export(model).module()(mixed()))
+
+
+class TestDifference:
+    def test_small_numbers_are_compared_absolutely_and_large_ones_relatively(self):
+        a, b = torch.tensor([0.1, 1000.0]), torch.tensor([0.2, 1001.0])
+        assert export.difference({"a": a[:1]}, {"a": b[:1]}) == pytest.approx(0.1)
+        assert export.difference({"a": a[1:]}, {"a": b[1:]}) == pytest.approx(0.001)
+        assert export.difference({"a": a}, {"a": a}) == 0
+
+    def test_decisions_infinities_and_nan(self):
+        yes, no = torch.tensor([True]), torch.tensor([False])
+        assert export.difference({"accept": yes}, {"accept": no}) == 1
+        infinite, broken = torch.tensor([math.inf]), torch.tensor([math.nan])
+        assert export.difference({"a": infinite}, {"a": infinite}) == 0
+        assert math.isnan(export.difference({"a": infinite * 0 + 1}, {"a": broken}))
+
+
+class Branching(nn.Module):
+    """Looks at values in Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.features, self.logits = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.features(x)
+        return self.logits(x if x.sum() > 0 else -x)
+
+
+class Special(Branching):
+    """Uses what ONNX has no operator for."""
+
+    def forward(self, x):
+        return self.logits(torch.special.zeta(2.0, 1 + self.features(x).square()))
+
+
+class TestRefusals:
+    def test_a_density_that_is_not_fitted(self, tmp_path):
+        model = daedl.Classifier(MLP(4, 3), "daedl")
+        with pytest.raises(daedl.NotFittedError, match="no fitted density"):
+            export.to_onnx(model, tmp_path / "m.onnx")
+
+    @pytest.mark.parametrize("name", ["dropout", "ensemble"])
+    def test_random_passes(self, name):
+        settings = {"member": "dropout"} if name == "ensemble" else {}
+        model = daedl.Classifier(MLP(4, 3), name, **settings)
+        with pytest.raises(ValueError, match=rf"'{name}' predicts from random passes.*expected"):
+            export.to_torch_export(model)
+
+    def test_a_network_that_cannot_be_traced(self, tmp_path, capfd):
+        model = daedl.Classifier(FeatureModule(Branching(), "features", (4,)), "softmax")
+        with pytest.raises(ValueError, match=r"can't be traced into one graph.*expected a network"):
+            export.to_pt2(model, tmp_path / "m.pt2")
+        assert capfd.readouterr() == ("", "")
+
+    def test_what_onnx_has_no_operator_for(self, tmp_path, capfd):
+        model = daedl.Classifier(FeatureModule(Special(), "features", (4,)), "softmax")
+        with pytest.raises(ValueError, match=r"no ONNX operator.*zeta.*export to \.pt2 instead"):
+            export.to_onnx(model, tmp_path / "m.onnx")
+        assert capfd.readouterr() == ("", "")
+        export.to_pt2(model, tmp_path / "m.pt2")
+        assert [each.name for each in tmp_path.iterdir()] == ["m.pt2"]
+
+    @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
+    def test_a_package_that_is_not_installed(self, package, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ImportError, match=rf"^{package} .*pip install 'daedl\[export\]'"):
+            export.to_onnx(classifier("edl"), tmp_path / "m.onnx")
+
+    def test_more_than_a_file_can_hold(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(onnx_file, "LARGEST", 100)
+        with pytest.raises(ValueError, match=r"expected at most .* GB in an ONNX file.*\.pt2"):
+            export.to_onnx(classifier("edl"), tmp_path / "m.onnx")
+
+    def test_a_place_that_cannot_be_written(self, tmp_path):
+        with pytest.raises(OSError, match="expected a folder that exists"):
+            export.to_pt2(classifier("edl"), tmp_path / "missing" / "m.pt2")
+
+
+@pytest.mark.parametrize("module", [files, onnx_file, sys.modules[command.__module__]])
+def test_optional_packages_are_imported_only_when_asked_for(module, monkeypatch):
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        monkeypatch.setitem(sys.modules, package, None)
+    runpy.run_path(module.__file__)
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "m.daedl"
+    classifier("edl").save(path)
+    return path
+
+
+def call(*arguments):
+    app = typer.Typer()
+    app.command()(command)
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def refused(*arguments):
+    result = call(*arguments)
+    assert result.exit_code == 1, result.output
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+class TestCommand:
+    def test_onnx(self, model_file, tmp_path):
+        out = tmp_path / "m.onnx"
+        result = call(model_file, out)
+        assert result.exit_code == 0, result.output
+        assert result.stderr == ""
+        assert f"{out}: ONNX, opset 18, 0.0" in result.stdout
+        assert "  in   images     float32 (batch, 4)\n" in result.stdout
+        assert "  out  log_alpha  float32 (batch, 3)\n" in result.stdout
+        assert "largest difference to PyTorch on 16 random images: " in result.stdout
+        assert_same(classifier("edl"), mixed(), run(out, mixed()))
+        export.to_onnx(classifier("edl"), tmp_path / "again.onnx")
+        assert out.read_bytes() == (tmp_path / "again.onnx").read_bytes()
+
+    def test_torch_export(self, model_file, tmp_path):
+        result = call(model_file, tmp_path / "m.pt2")
+        assert result.exit_code == 0, result.output
+        assert "torch.export" in result.stdout
+        graph = torch.export.load(tmp_path / "m.pt2").module()
+        assert_same(classifier("edl"), mixed(), graph(mixed()))
+
+    @pytest.mark.parametrize("name", ["m", "m.pt", "m.onnx.bak"])
+    def test_a_suffix_that_means_nothing(self, name, model_file, tmp_path):
+        assert "expected a file that ends in .onnx or .pt2" in refused(model_file, tmp_path / name)
+
+    def test_a_file_is_not_replaced_unless_asked_for(self, model_file, tmp_path):
+        out = tmp_path / "m.pt2"
+        out.write_text("precious")
+        assert "pass --force to replace it" in refused(model_file, out)
+        assert out.read_text() == "precious"
+        assert call(model_file, out, "--force").exit_code == 0
+        assert out.stat().st_size > 1000
+
+    def test_a_graph_that_differs_is_not_written(self, model_file, tmp_path):
+        out = tmp_path / "m.onnx"
+        out.write_text("precious")
+        told = refused(model_file, out, "--force", "--tolerance", 1e-12)
+        assert "differs from PyTorch by" in told
+        assert "expected at most 1e-12, so nothing was written" in told
+        assert [each.read_text() for each in tmp_path.iterdir()] == ["precious"]
+
+    def test_a_folder_that_is_missing(self, model_file, tmp_path):
+        assert "in a folder that exists" in refused(model_file, tmp_path / "missing" / "m.pt2")
+
+    def test_a_model_that_is_missing(self, tmp_path):
+        assert "no model file at" in refused(tmp_path / "m.daedl", tmp_path / "m.onnx")
+
+    def test_a_package_that_is_missing(self, model_file, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+        assert "pip install 'daedl[export]'" in refused(model_file, tmp_path / "m.onnx")
+
+
+@pytest.mark.skipif(not os.environ.get("DAEDL_DATA"), reason="DAEDL_DATA is not set")
+def test_a_thousand_real_images(tmp_path):
+    """MNIST's test images and a network trained for a moment: outputs within 1e-4, the same decisions."""
+    if not data.present("mnist", "train") or not data.present("mnist", "test"):
+        pytest.skip("mnist is not there")
+    train, test = (data.load("mnist", split, download=False) for split in ("train", "test"))
+    images, labels = train.images[:900].float() / 255, train.labels[:900]
+    torch.manual_seed(0)
+    model = daedl.Classifier(ConvNet(1, 10, channels=16), "daedl", leave_one_out=True)
+    parts = (images[:600], labels[:600]), (images[600:], labels[600:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", daedl.DensityWarning)
+        daedl.fit(model, *parts, max_epochs=3, accelerator="cpu", progress=False)
+    model.calibrate([parts[1]])
+    export.to_onnx(model, tmp_path / "m.onnx")
+    real = test.images[:1000].float() / 255
+    found = run(tmp_path / "m.onnx", real)
+    assert_same(model, real, found)
+    assert 0 < found["accept"].double().mean() < 1
