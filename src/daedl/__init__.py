@@ -16,13 +16,13 @@ from daedl import (
 )
 from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
+from daedl.data import DataWarning, ImageSet, Preprocess
 from daedl.density import DensityEffect, DensityWarning
 from daedl.dirichlet import Dirichlet
 from daedl.estimator import DAEDLClassifier
 from daedl.members import ensemble
 from daedl.outputs import Outputs, collect
 from daedl.prediction import Prediction
-from daedl.retrofit import wrap
 from daedl.selective import MaxErrorRate, MaxRejectionRate, Thresholds
 from daedl.spectral import SpectralNorm, lipschitz_bound, remove_spectral_norm, spectral_normalize
 from daedl.training import History, fit
@@ -32,15 +32,18 @@ __version__ = version("daedl")
 __all__ = [
     "Classifier",
     "DAEDLClassifier",
+    "DataWarning",
     "DensityEffect",
     "DensityWarning",
     "Dirichlet",
     "History",
+    "ImageSet",
     "MaxErrorRate",
     "MaxRejectionRate",
     "NotFittedError",
     "Outputs",
     "Prediction",
+    "Preprocess",
     "SpectralNorm",
     "Thresholds",
     "collect",
@@ -54,5 +57,4 @@ __all__ = [
     "networks",
     "remove_spectral_norm",
     "spectral_normalize",
-    "wrap",
 ]

@@ -45,47 +45,27 @@ def require_finite(tensor: Tensor, name: str, where: str = "") -> None:
     )
 
 
-def require_batch(batch: Any, where: str) -> tuple[Tensor, Tensor]:
-    """The images and labels of `batch`; raise unless it is a pair of tensors."""
+def require_batch(batch: Any, where: str) -> tuple[Any, Tensor]:
+    """Returns the inputs and labels of `batch`; raises unless it is a pair of arrays or tensors."""
     pair = isinstance(batch, tuple | list) and len(batch) == 2
-    if pair and all(isinstance(part, Tensor) for part in batch):
-        return batch[0], batch[1]
+    if pair and all(hasattr(part, "__array__") for part in batch):
+        return batch[0], torch.as_tensor(batch[1])
     arrived = f"a {type(batch).__name__}"
     if isinstance(batch, tuple | list):
         arrived += f" of {', '.join(type(part).__name__ for part in batch) or 'nothing'}"
     raise TypeError(
-        f"what came{where} is {arrived}; expected a pair of tensors (images, labels): pass a "
-        "DataLoader, a list of such pairs, or the pair of the whole set"
+        f"the data{where} are {arrived}; expected a pair of tensors (inputs, labels): pass a DataLoader, a "
+        "list of such pairs, or the pair of the whole set"
     )
 
 
-def require_images(
-    images: Tensor, input_shape: tuple[int, ...], dtype: torch.dtype, where: str = ""
-) -> None:
-    """Raise unless `images` is a finite batch (B, *input_shape) of the network's floating type."""
-    if not isinstance(images, Tensor):
-        raise TypeError(f"images{where} are a {type(images).__name__}; expected a torch.Tensor")
-    expected = "(batch, " + ", ".join(map(str, input_shape)) + ")"
-    if images.ndim != len(input_shape) + 1 or tuple(images.shape[1:]) != tuple(input_shape):
-        hint = ""
-        if tuple(images.shape) == tuple(input_shape):
-            hint = "; for a single image add the batch axis: images.unsqueeze(0)"
-        elif images.ndim == 4 and images.shape[1] != input_shape[0]:
-            hint = f"; the network takes {input_shape[0]} channel(s), channels first"
-        raise ValueError(
-            f"images{where} have shape {tuple(images.shape)}; the network expects {expected}{hint}"
-        )
-    if not images.is_floating_point():
+def require_float(inputs: Tensor, where: str = "") -> None:
+    """Raises unless `inputs` are floats, which a classifier without preprocessing needs."""
+    if not inputs.is_floating_point():
         raise TypeError(
-            f"images{where} are {images.dtype}; the network expects {dtype}: convert with "
-            "images.float() / 255 (and any normalisation used in training)"
+            f"inputs{where} are {inputs.dtype} but the classifier has no preprocessing; expected floats: "
+            "convert them as for training, or give the classifier a Preprocess(...)"
         )
-    if images.dtype != dtype:
-        raise TypeError(
-            f"images{where} are {images.dtype} but the network's weights are {dtype}; "
-            f"convert one of them, e.g. images.to({dtype})"
-        )
-    require_finite(images, "images", where)
 
 
 def require_targets(targets: Tensor, num_classes: int, batch_size: int, where: str = "") -> None:

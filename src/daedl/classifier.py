@@ -2,24 +2,27 @@
 
 import copy
 import textwrap
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from daedl import methods, networks, storage
-from daedl.checks import NotFittedError, require_finite, require_images, require_whole
+from daedl.checks import DataWarning, NotFittedError, require_finite, require_float
+from daedl.data import Batch, ImageSet, Preprocess
+from daedl.data.loaders import Data, as_batches, as_input, as_inputs
 from daedl.density import DensityEffect, DensityScorer, density_effect
 from daedl.distributed import sum_across
 from daedl.methods import Method
 from daedl.names import below
-from daedl.networks import Network
-from daedl.outputs import Data, Outputs, collect, evaluating
+from daedl.networks import FeatureModule, Network
+from daedl.outputs import Outputs, collect, evaluating
 from daedl.prediction import Prediction
 from daedl.selective import (
     MaxRejectionRate,
@@ -52,10 +55,13 @@ class Classifier(nn.Module):
     """Predicts classes with uncertainties in one forward pass.
 
     Arguments:
-        network: gives features and logits; see `daedl.networks`. The method prepares it in place,
+        network: returns features and logits; see `daedl.networks`. The method prepares it in place,
             DAEDL by spectral normalisation.
         method: a name in `daedl.methods.METHODS`, or a method with settings of its own.
-        class_names: one for each class, no two the same, kept in the model file.
+        class_names: one unique name per class, kept in the model file.
+        preprocess: how images become inputs of the network. By default, where the network takes images,
+            8-bit pixels are divided by 255 and floats range from 0 to 1. None for inputs that are prepared
+            outside of the classifier.
         method_arguments: settings, if `method` is a name.
     """
 
@@ -67,27 +73,16 @@ class Classifier(nn.Module):
         network: Network,
         method: str | Method = "daedl",
         class_names: Sequence[str] | None = None,
+        preprocess: Preprocess | Literal["default"] | None = "default",
         **method_arguments: Any,
     ) -> None:
         super().__init__()
         if not isinstance(network, Network):
             raise TypeError(
-                f"network is a {type(network).__name__}; expected a daedl network: wrap your own "
-                "module with daedl.networks.FeatureModule(module, features=..., input_shape=...)"
+                f"network is a {type(network).__name__}; expected a network of daedl.networks: pass your own "
+                "module to daedl.Classifier.from_module(module, features=..., input_shape=...)"
             )
-        if isinstance(method, Method) and method_arguments:
-            raise TypeError(
-                f"settings {sorted(method_arguments)} were given beside a built method; pass them "
-                "to the method instead"
-            )
-        if not isinstance(method, str | Method):
-            raise TypeError(
-                f"method is {method!r}; expected a name such as 'daedl', or a built method such as "
-                "daedl.methods.DAEDL()"
-            )
-        self.method = (
-            methods.build(method, **method_arguments) if isinstance(method, str) else method
-        )
+        self.method = _built(method, method_arguments)
         self.network = self.method.prepare(network)
         self.fitted = None
         self.thresholds: Thresholds | None = None
@@ -95,30 +90,91 @@ class Classifier(nn.Module):
         if class_names is not None:
             _require_class_names(class_names, network.num_classes)
         self.class_names = None if class_names is None else [str(name) for name in class_names]
+        self.preprocess = (
+            Preprocess.for_shape(network.input_shape) if preprocess == "default" else preprocess
+        )
+        if self.preprocess is not None and self.preprocess.shape != tuple(network.input_shape):
+            raise ValueError(
+                f"preprocess gives inputs of shape {self.preprocess.shape} but the network takes "
+                f"{tuple(network.input_shape)}; expected the same channels and size"
+            )
 
-    def forward(self, images: Tensor) -> Outputs:
-        """Features and logits of images (B, *input_shape), as the network gives them."""
-        return self.network(images)  # type: ignore[no-any-return]
+    @classmethod
+    def from_module(
+        cls,
+        module: nn.Module,
+        features: str,
+        *,
+        input_shape: Sequence[int] | None = None,
+        method: str | Method = "retrofit",
+        class_names: Sequence[str] | None = None,
+        preprocess: Preprocess | None = None,
+        **method_arguments: Any,
+    ) -> "Classifier":
+        """Builds a classifier from any module that maps inputs to logits (B, C), in place.
 
-    def predict(self, images: Tensor, batch_size: int = 512) -> Prediction:
-        """Predict images (B, *input_shape), one forward pass each, in eval mode and without gradients.
+        Methods that read a trained softmax network, such as the default, leave its weights alone:
+        `Classifier.from_module(net, "avgpool", input_shape=(3, 224, 224)).fit_post_hoc(loader)`. Others are
+        trained with `daedl.fit`.
 
-        More than `batch_size` images are run in batches of it, which bounds the memory.
+        Arguments:
+            features: dotted name of the submodule whose output is the features, as in `named_modules()`.
+            input_shape: shape of one input; by default that of `preprocess`.
+            preprocess: by default None: inputs are prepared as for the module's own training.
+        """
+        if input_shape is None and preprocess is None:
+            raise ValueError(
+                "neither input_shape nor preprocess was given; expected the shape of one input, such as "
+                "input_shape=(3, 224, 224)"
+            )
+        shape = preprocess.shape if input_shape is None and preprocess else tuple(input_shape or ())
+        network = FeatureModule(module, features, shape)
+        classifier = cls(network, method, class_names, preprocess, **method_arguments)
+        return classifier.train(module.training)
+
+    def forward(self, inputs: Tensor) -> Outputs:
+        """Returns features and logits of raw inputs (B, *input_shape)."""
+        return self.network(self.prepare(inputs))  # type: ignore[no-any-return]
+
+    def prepare(self, inputs: Any, where: str = "") -> Tensor:
+        """Converts raw inputs to network inputs (B, *input_shape), on the network's device and in its type.
+
+        Every path into the network goes through here: training, post-hoc fits, prediction.
+
+        Arguments:
+            inputs: an array or tensor, of uint8 or floats; see `Preprocess`.
+            where: names the batch in errors.
         """
         parameter = next(self.network.parameters())
-        require_whole("batch_size", batch_size, 1, "256")
-        require_images(images, self.network.input_shape, parameter.dtype)
-        if len(images) == 0:
-            raise ValueError("images are an empty batch; expected at least one image")
+        tensor = as_input(inputs, self.network.input_shape, where).to(parameter.device)
+        if self.preprocess is None:
+            require_float(tensor, where)
+            prepared = tensor.to(parameter.dtype)
+        else:
+            prepared = self.preprocess(tensor, parameter.dtype, where)
+        require_finite(prepared, "inputs", where)
+        return prepared
+
+    def predict(self, data: Any, batch_size: int = 256) -> Prediction:
+        """Predicts one input or many, one forward pass each, in eval mode and without gradients.
+
+        Arguments:
+            data: an array or tensor of uint8 or floats; PIL images; paths of pictures or of a folder; an
+                ImageSet; a Dataset, a DataLoader or another iterable of batches, whose labels are ignored.
+            batch_size: inputs per forward pass, which bounds the memory.
+        """
+        parts = []
         with evaluating(self.network), torch.no_grad():
-            parts = [
-                self.predict_outputs(self.method.forward(self.network, part.to(parameter.device)))
-                for part in torch.split(images, batch_size)
-            ]
+            for inputs in as_inputs(data, self.preprocess, self.network.input_shape, batch_size):
+                if len(inputs) > 0:
+                    outputs = self.method.forward(self.network, self.prepare(inputs))
+                    parts.append(self.predict_outputs(outputs))
+        if not parts:
+            raise ValueError("there is nothing to predict; expected at least one input")
         return parts[0] if len(parts) == 1 else Prediction.cat(parts)
 
     def predict_outputs(self, outputs: Outputs) -> Prediction:
-        """Predict from features and logits that were collected before."""
+        """Predicts from features and logits that were collected before."""
         columns = outputs.logits.shape[-1]
         if columns != self.network.num_classes:
             raise ValueError(
@@ -127,71 +183,88 @@ class Classifier(nn.Module):
             )
         require_finite(outputs.features, "features")
         require_finite(outputs.logits, "logits")
-        prediction = self.method.predict(self._beside(outputs), self.fitted)
+        prediction = self.method.predict(self._on_device(outputs), self.fitted)
         return replace(prediction, thresholds=self.thresholds, class_names=self.class_names)
 
     def calibrate(
         self,
-        batches: Data,
+        data: Data,
         target: Target = DEFAULT_TARGET,
         on: On | None = None,
         seed: int = 0,
     ) -> Thresholds:
-        """Choose which predictions to accept, on held-out `batches` of known (images, targets).
+        """Chooses which predictions to accept, on held-out `data` of known classes.
 
         From then on predictions have `accept` and `reason`, and `save` keeps the thresholds. See
-        `daedl.selective` for what is guaranteed, and under which conditions.
+        `daedl.selective` for the guarantees and their conditions.
 
         Arguments:
-            batches: data that training has not seen; not those that it was stopped by either, if the
-                guarantee is to hold to the letter.
-            target: `daedl.MaxRejectionRate(share)` or `daedl.MaxErrorRate(share, delta)`.
+            data: labelled data that training has not seen, neither for early stopping; see `daedl.fit`.
+            target: `daedl.MaxRejectionRate(rate)` or `daedl.MaxErrorRate(rate, delta)`.
             on: "epistemic", "aleatoric" or "both"; by default both, where the method has both.
-            seed: of a draw that "both" with `MaxErrorRate` needs.
+            seed: of the split that "both" with `MaxErrorRate` needs.
         """
-        outputs, targets = self.collect(batches, "calibration data")
+        outputs, targets = self.collect(data, "calibration data")
         prediction = self.predict_outputs(outputs)
         wrong = prediction.labels.cpu() != targets
         scores = {name: score.cpu() for name, score in prediction.scores().items()}
         self.thresholds = choose(scores, wrong, target, on, seed)
         return self.thresholds
 
-    def _beside(self, outputs: Outputs) -> Outputs:
-        """`outputs` on the device of the network."""
+    def _on_device(self, outputs: Outputs) -> Outputs:
+        """Moves `outputs` to the network's device."""
         device = next(self.network.parameters()).device
         return Outputs(outputs.features.to(device), outputs.logits.to(device))
 
-    def collect(self, batches: Data, name: str = "data") -> tuple[Outputs, Tensor]:
-        """Features and logits (N, ...) of all `batches` of (images, targets), and the targets (N,)."""
-        return collect(self.network, batches, self.method.forward, name)
+    def batches(
+        self, data: Data, batch_size: int = 256, *, shuffle: bool = False
+    ) -> Iterable[Batch]:
+        """Converts labelled `data` of any kind to batches; see `daedl.data.loaders.as_batches`."""
+        return as_batches(data, batch_size, shuffle=shuffle, read=self._read)
 
-    def fit_post_hoc(self, batches: Data) -> "Classifier":
-        """Fit what the method needs after training, in one pass over training `batches`.
+    def _read(self, path: Path) -> ImageSet:
+        """Reads labelled images at `path`, converted for the network, with its own labels."""
+        from daedl.data.read import read_for  # noqa: PLC0415 (Pillow is imported when needed)
 
-        A method whose `fit_split` is "validation", as temperature scaling, is given held-out data. For
-        a method that needs nothing, nothing is done.
+        if self.preprocess is None:
+            raise ValueError(
+                f"the classifier has no preprocessing, so it can't read {path}; expected preprocess=..., or "
+                "prepared tensors"
+            )
+        numbers = [str(number) for number in range(self.network.num_classes)]
+        return read_for(path, self.preprocess, self.class_names or numbers)
+
+    def collect(self, data: Data, name: str = "data") -> tuple[Outputs, Tensor]:
+        """Returns features and logits (N, ...) of labelled `data`, each sample once, and the targets (N,)."""
+        return collect(self.network, self.batches(data), self.prepare, self.method.forward, name)
+
+    def fit_post_hoc(self, data: Data) -> "Classifier":
+        """Fits what the method needs after training, in one pass: a density, a temperature, neighbours.
+
+        `data` are the training data without augmentation; held-out data for a method whose `fit_split` is
+        "validation", such as temperature scaling. Does nothing for a method that needs no fit.
         """
         if self.method.needs_fit:
-            self.fit_outputs(*self.collect(batches, f"{self.method.fit_split} data"))
+            self.fit_outputs(*self.collect(data, f"{self.method.fit_split} data"))
         return self
 
     def reset(self) -> None:
-        """Drop what was fitted or calibrated: of no use for other weights."""
+        """Drops what was fitted or calibrated, which other weights invalidate."""
         self.fitted, self.thresholds, self.revisions = None, None, ()
 
-    def update_post_hoc(self, batches: Data, note: str = "") -> "Classifier":
-        """Merge more training `batches` into what was fitted, and leave the network as it is.
+    def update_post_hoc(self, data: Data, note: str = "") -> "Classifier":
+        """Merges more training `data` into what was fitted, and leaves the network as it is.
 
-        For a new site or camera, or more samples of some classes. Nothing of the earlier data is needed
-        but the statistics that the model holds. `note` is kept with the revision, in the model file. To
-        forget the earlier data instead, call `fit_post_hoc` with new ones of every class.
+        For a new site or camera, or more samples of some classes. The earlier data are not needed: the model
+        holds their statistics. `note` is kept with the revision, in the model file. To replace the earlier
+        data, call `fit_post_hoc` with new data of every class.
         """
         if self.fitted is None:
             raise NotFittedError(
                 f"{self.method.name} has nothing fitted to merge more samples into; expected a fitted "
-                "density: call fit_post_hoc first, or take a method that has one, such as 'daedl'"
+                "density: call fit_post_hoc first, or use a method with one, such as 'daedl'"
             )
-        outputs, targets = self.collect(batches, "training data")
+        outputs, targets = self.collect(data, "training data")
         device = next(self.network.parameters()).device
         self.fitted = self.method.refit(self.fitted, outputs, targets).to(device)
         self.thresholds = None
@@ -199,21 +272,21 @@ class Classifier(nn.Module):
         return self
 
     def fit_outputs(self, outputs: Outputs, targets: Tensor) -> None:
-        """Fit what the method needs to outputs of the training set that were collected before."""
+        """Fits what the method needs to outputs that were collected before."""
         device = next(self.network.parameters()).device
         fitted = self.method.fit(outputs, targets)
-        self.thresholds = None  # scores mean something else from here on
+        self.thresholds = None  # scores have another scale from here on
         self.fitted = None if fitted is None else fitted.to(device)
         samples = int(sum_across(torch.tensor(len(targets))))
         self.revisions = () if fitted is None else (Revision(samples),)
 
-    def density_effect(self, batches: Data) -> DensityEffect:
-        """How much the density did on held-out in-distribution `batches`."""
+    def density_effect(self, data: Data) -> DensityEffect:
+        """Reports how much the density changes predictions of held-out in-distribution `data`."""
         if not isinstance(self.fitted, DensityScorer):
             raise ValueError(
                 f"method {self.method.name!r} has no fitted density; expected 'daedl' after fitting"
             )
-        return density_effect(self._beside(self.collect(batches)[0]), self.fitted)
+        return density_effect(self._on_device(self.collect(data)[0]), self.fitted)
 
     def save(self, path: str | Path) -> None:
         """Write the network, the method and what it fitted to one file, atomically."""
@@ -224,6 +297,7 @@ class Classifier(nn.Module):
             "network": {"name": type(plain).__name__, "arguments": plain.arguments},
             "method": {"name": self.method.name, "arguments": self.method.arguments()},
             "class_names": self.class_names,
+            "preprocess": None if self.preprocess is None else self.preprocess.settings(),
             "spectral": None if spectral is None else asdict(spectral),
             "dtype": str(next(self.network.parameters()).dtype).removeprefix("torch."),
             "fitted": None,
@@ -283,7 +357,8 @@ class Classifier(nn.Module):
             network = networks.Members([network, *copies])
         # A file without names is as good as one of a model that has none.
         names, spectral = description.get("class_names"), description["spectral"]
-        classifier = _assemble(cls, network, spectral, method, names)
+        preprocess = _saved_preprocess(description, network)
+        classifier = _assemble(cls, network, spectral, method, names, preprocess)
         classifier.network.load_state_dict(below(tensors, "network."))
         if description["fitted"] is not None:
             fitted = classifier.method.restore(below(tensors, "fitted."), description["fitted"])
@@ -319,10 +394,41 @@ class Classifier(nn.Module):
             normalization(self.network),
         )
         settings = None if spectral is None else asdict(spectral)
-        parts = (type(self), plain, settings, self.method, self.class_names)
+        parts = (type(self), plain, settings, self.method, self.class_names, self.preprocess)
         state = self.network.state_dict()
         more = {name: getattr(self, name) for name in ("fitted", "thresholds", "revisions")}
         return _unpickle, (*parts, state, more, self.training)
+
+
+def _built(method: str | Method, arguments: dict[str, Any]) -> Method:
+    """Builds the method of this name; returns a built one as it is."""
+    if isinstance(method, Method) and arguments:
+        raise TypeError(
+            f"settings {sorted(arguments)} were given beside a built method; pass them to the method instead"
+        )
+    if not isinstance(method, str | Method):
+        raise TypeError(
+            f"method is {method!r}; expected a name such as 'daedl', or a built method such as "
+            "daedl.methods.DAEDL()"
+        )
+    return methods.build(method, **arguments) if isinstance(method, str) else method
+
+
+def _saved_preprocess(description: dict[str, Any], network: Network) -> Preprocess | None:
+    """Restores the preprocessing of a model file; files written before it was kept get the default."""
+    if "preprocess" in description:
+        settings = description["preprocess"]
+        return None if settings is None else Preprocess(**settings)
+    assumed = Preprocess.for_shape(network.input_shape)
+    if assumed is not None:
+        warnings.warn(
+            "the model file says nothing about preprocessing, as it was written by an earlier version; "
+            "assumed 8-bit pixels divided by 255 without normalisation: if the training images were "
+            "prepared in another way, set model.preprocess and save the model again",
+            DataWarning,
+            stacklevel=4,
+        )
+    return assumed
 
 
 def _require_class_names(names: Sequence[str], number: int) -> None:
@@ -348,11 +454,12 @@ def _assemble(
     spectral: dict[str, Any] | None,
     method: Method,
     class_names: Sequence[str] | None,
+    preprocess: Preprocess | None,
 ) -> Classifier:
     """A classifier whose network is normalised as `spectral` says, whatever its method prepares."""
     if spectral is not None and normalization(network) is None:
         spectral_normalize(network, SpectralNorm(**spectral))
-    classifier = kind(network, method, class_names)
+    classifier = kind(network, method, class_names, preprocess)
     if spectral is None:
         remove_spectral_norm(classifier.network)
     return classifier
@@ -364,11 +471,12 @@ def _unpickle(
     spectral: dict[str, Any] | None,
     method: Method,
     class_names: Sequence[str] | None,
+    preprocess: Preprocess | None,
     state: dict[str, Tensor],
     more: dict[str, Any],
     training: bool,
 ) -> Classifier:
-    classifier = _assemble(kind, network, spectral, method, class_names)
+    classifier = _assemble(kind, network, spectral, method, class_names, preprocess)
     classifier.network.load_state_dict(state)
     for name, value in more.items():
         setattr(classifier, name, value)

@@ -1,4 +1,4 @@
-"""Classifiers that were trained one by one, joined to an ensemble."""
+"""Ensembles of classifiers that were trained one by one."""
 
 import copy
 from collections.abc import Sequence
@@ -9,9 +9,10 @@ from daedl.spectral import normalization, remove_spectral_norm
 
 
 def ensemble(members: Sequence[Classifier]) -> Classifier:
-    """Classifiers that were trained one by one as one: copies of them, whose predictions are averaged.
+    """Joins copies of trained classifiers to one whose predictions are averaged.
 
-    All must have the same method, kind of network and class names; see `daedl.methods.Ensemble`.
+    All members have the same method, kind of network, preprocessing and class names; see
+    `daedl.methods.Ensemble`.
     """
     if len(members) < 2 or not all(isinstance(each, Classifier) for each in members):
         raise ValueError(
@@ -21,20 +22,22 @@ def ensemble(members: Sequence[Classifier]) -> Classifier:
         lambda each: each.method,
         lambda each: (type(each.network.plain).__name__, each.network.arguments),
         lambda each: each.class_names,
+        lambda each: each.preprocess,
         lambda each: each.fitted is None,
     ):
         different = [each for each in members if aspect(each) != aspect(members[0])]
         if different:
             raise ValueError(
                 f"members differ: {aspect(members[0])} and {aspect(different[0])}; expected one method, "
-                "kind of network and list of class names, fitted all or none: train them alike"
+                "kind of network, preprocessing and list of class names, fitted all or none: train them "
+                "alike"
             )
     copies = [copy.deepcopy(each) for each in members]
     method = methods.Ensemble(member=members[0].method, size=len(members))
     network = networks.Members([each.network for each in copies])
-    joined = Classifier(network, method, members[0].class_names)
+    joined = Classifier(network, method, members[0].class_names, members[0].preprocess)
     if normalization(members[0].network) is None:
-        # Where members were baked, the ensemble prepared them again, and changed their weights.
+        # Preparing members without normalisation again changed their weights: restore them.
         remove_spectral_norm(joined.network)
         given = networks.Members([copy.deepcopy(each.network) for each in members])
         joined.network.load_state_dict(given.state_dict())

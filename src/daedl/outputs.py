@@ -1,15 +1,13 @@
-"""What a network gives for a batch or a whole data set: features and logits from one pass."""
+"""Outputs of a network for a batch or a dataset: features and logits from one pass."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
-from daedl.checks import require_batch, require_finite, require_images, require_targets
+from daedl.checks import require_batch, require_finite, require_targets
 
 
 class Outputs(NamedTuple):
@@ -22,35 +20,9 @@ class Outputs(NamedTuple):
     logits: Tensor
 
 
-Batch = tuple[Tensor, Tensor]
-Data = Iterable[Batch] | Batch | Dataset[Any]
-# Images of a pair of tensors that go through the network together, chosen.
-_AT_ONCE = 256
-
-
-def is_pair(data: Any) -> bool:
-    """Whether `data` are the images and the labels of a whole set, and not batches of them."""
-    pair = isinstance(data, tuple | list) and len(data) == 2
-    return pair and all(isinstance(part, Tensor | np.ndarray) for part in data)
-
-
-def in_batches(data: Data) -> Iterable[Batch]:
-    """`data` themselves if they are batches; else the samples of a dataset, or of two tensors, in batches."""
-    if isinstance(data, Dataset):
-        return DataLoader(data, _AT_ONCE)
-    if not is_pair(data):
-        return cast(Iterable[Batch], data)
-    images, labels = require_batch(data, "")
-    if len(images) != len(labels):
-        raise ValueError(
-            f"{len(images)} images but {len(labels)} labels; expected one label for each image"
-        )
-    return zip(torch.split(images, _AT_ONCE), torch.split(labels, _AT_ONCE), strict=True)
-
-
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards every module has the mode that it had, frozen ones included."""
+    """Sets eval mode inside, and restores every module's own mode afterwards."""
     modes = [(module, module.training) for module in network.modules()]
     if any(training for _, training in modes):
         network.eval()
@@ -63,32 +35,35 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 def collect(
     network: nn.Module,
-    batches: Data,
+    batches: Iterable[Any],
+    prepare: Callable[[Any, str], Tensor],
     forward: Callable[[nn.Module, Tensor], Outputs] | None = None,
     name: str = "data",
 ) -> tuple[Outputs, Tensor]:
-    """Run `network` once over `batches` of (images, targets) in eval mode.
+    """Runs `network` once over `batches` of (inputs, targets) in eval mode.
 
-    Returns the features (N, H) and logits (N, C) of all images, and the targets (N,), on the CPU and
-    in the order of the batches. `forward(network, images)` replaces the plain call for methods that
-    predict in another way; `name` is what errors call the data.
+    Returns features (N, H), logits (N, C) and targets (N,), on the CPU and in the order of the batches.
+
+    Arguments:
+        prepare: converts raw inputs to network inputs; its second argument names the batch in errors.
+        forward: replaces `network(inputs)` for methods that predict in another way.
+        name: of the data, for errors.
     """
-    parameter = next(network.parameters())
+    dtype = next(network.parameters()).dtype
     features, logits, targets = [], [], []
     with evaluating(network), torch.no_grad():
-        for number, batch in enumerate(in_batches(batches)):
+        for number, batch in enumerate(batches):
             where = f" of batch {number} of the {name}"
-            images, labels = require_batch(batch, where)
-            images = images.to(parameter.device)
-            require_images(images, network.input_shape, parameter.dtype, where)  # type: ignore[arg-type]
-            outputs = forward(network, images) if forward else network(images)
-            require_targets(labels, outputs.logits.shape[-1], len(images), where)
+            raw, labels = require_batch(batch, where)
+            inputs = prepare(raw, where)
+            outputs = forward(network, inputs) if forward else network(inputs)
+            require_targets(labels, outputs.logits.shape[-1], len(inputs), where)
             require_finite(outputs.features, "features", where)
             require_finite(outputs.logits, "logits", where)
-            # Under mixed precision the last layer may give half precision: keep the network's.
-            features.append(outputs.features.to("cpu", parameter.dtype))
-            logits.append(outputs.logits.to("cpu", parameter.dtype))
+            # Under mixed precision the last layer may return half precision: keep the network's type.
+            features.append(outputs.features.to("cpu", dtype))
+            logits.append(outputs.logits.to("cpu", dtype))
             targets.append(labels.cpu().long())
     if not features:
-        raise ValueError(f"the {name} gave no batch; expected at least one (images, labels) pair")
+        raise ValueError(f"the {name} have no batch; expected at least one (inputs, labels) pair")
     return Outputs(torch.cat(features), torch.cat(logits)), torch.cat(targets)

@@ -22,7 +22,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-FORMAT = 1
+# 2: `preprocess` in the description. Earlier versions would ignore it, and so must not read newer files.
+FORMAT = 2
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -8,9 +8,8 @@ import typer
 
 from daedl import figures
 from daedl.checks import NotFittedError
-from daedl.classifier import Classifier
 from daedl.cli.common import Threads, report_errors, using_threads
-from daedl.cli.images import ModelFile, predict_images, read_known
+from daedl.cli.images import ModelFile, load_model, read_known
 from daedl.cli.results import require_place
 from daedl.selective import MaxErrorRate, MaxRejectionRate, Target
 from daedl.storage import write_atomically
@@ -68,10 +67,10 @@ def calibrate(
         place = out or model
         picture = plot or place.with_name(f"{place.name}.risk.png")
         _require_places(model, place, picture, force)
-        classifier = Classifier.load(model)
+        classifier = load_model(model)
         held_out = read_known(data, classifier)
-        chosen = classifier.calibrate(held_out.batches(), target, None if on is None else on.value)
-        prediction = predict_images(classifier, held_out.images)
+        chosen = classifier.calibrate(held_out, target, None if on is None else on.value)
+        prediction = classifier.predict(held_out)
         drawn = figures.risk_coverage(prediction, held_out.labels, chosen)
         write_atomically(picture, figures.png(drawn))
         classifier.save(place)

@@ -8,14 +8,8 @@ from rich.table import Table
 
 from daedl import evaluate as tasks
 from daedl.checks import NotFittedError
-from daedl.classifier import Classifier
 from daedl.cli.common import Threads, report_errors, using_threads
-from daedl.cli.images import (
-    ModelFile,
-    predict_images,
-    read_known,
-    read_unknown,
-)
+from daedl.cli.images import ModelFile, load_model, read_known, read_unknown
 from daedl.cli.results import (
     Format,
     FormatOption,
@@ -25,7 +19,7 @@ from daedl.cli.results import (
     require_place,
     write_records,
 )
-from daedl_bench.rows import Measured
+from daedl.evaluate import Measured
 
 # What a line of the table shows: its name, by the task and the metric.
 LINES = {
@@ -69,14 +63,14 @@ def evaluate(
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
             require_place(out, model=model)
-        classifier = Classifier.load(model)
+        classifier = load_model(model)
         inside = read_known(known, classifier)
         # All are read before the first is predicted, so that a wrong path is found out at once.
         outside = {source: read_unknown(source, classifier) for source in unknown or []}
-        prediction = predict_images(classifier, inside.images)
+        prediction = classifier.predict(inside)
         records = _records(known, len(inside), tasks.classification(prediction, inside.labels))
         for source, others in outside.items():
-            measured = tasks.ood_detection(prediction, predict_images(classifier, others.images))
+            measured = tasks.ood_detection(prediction, classifier.predict(others))
             records += _records(source, len(others), measured)
         write_records(records, _table(records, list(prediction.scores())), form, out)
 

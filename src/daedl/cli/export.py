@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from daedl.checks import NotFittedError
-from daedl.classifier import Classifier
 from daedl.cli.common import Threads, report_errors, using_threads
-from daedl.cli.images import ModelFile
+from daedl.cli.images import ModelFile, load_model
 from daedl.cli.results import require_place
 from daedl.export import TOLERANCE, Written, to_onnx, to_pt2
 
@@ -32,15 +31,16 @@ def export(
     ] = False,
     threads: Threads = None,
 ) -> None:
-    """Write a model as one graph: from images with values from 0 to 1 to probabilities and uncertainties.
+    """Write a model as one graph: from 8-bit images to probabilities and uncertainties.
 
-    Before it is written the graph is run on random images: if it differs from PyTorch, nothing is.
+    Preprocessing is part of the graph. The graph is compared with PyTorch on random images before it is
+    written.
     """
     kinds = (OSError, ValueError, ImportError, NotFittedError)
     with report_errors(*kinds), using_threads(threads):
         write = _writer(out)
         _require_place(out, force)
-        written = write(Classifier.load(model), out, tolerance=tolerance)
+        written = write(load_model(model), out, tolerance=tolerance)
     typer.echo(str(written))
 
 

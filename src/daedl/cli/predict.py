@@ -10,9 +10,8 @@ from rich.table import Table
 from torch import Tensor
 
 from daedl.checks import NotFittedError
-from daedl.classifier import Classifier
 from daedl.cli.common import Threads, report_errors, using_threads
-from daedl.cli.images import ModelFile, class_names, image_shape, predict_images
+from daedl.cli.images import ModelFile, class_names, load_model, require_preprocess
 from daedl.cli.results import (
     Format,
     FormatOption,
@@ -22,7 +21,7 @@ from daedl.cli.results import (
     require_place,
     write_records,
 )
-from daedl.data import read_images
+from daedl.data import Preprocess, read_images
 from daedl.data.folder import SUFFIXES, below
 from daedl.prediction import Prediction
 
@@ -43,14 +42,14 @@ def predict(
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
             require_place(out, model=model)
-        classifier = Classifier.load(model)
+        classifier = load_model(model)
         files, empty = _expanded(images)
-        read, unreadable = _read(files, *image_shape(classifier))
+        read, unreadable = _read(files, require_preprocess(classifier))
         for failure in (*empty, *unreadable):
             typer.secho(f"Error: {failure}", fg="red", err=True)
         if not read:
             raise ValueError("there is no image to predict; expected at least one that can be read")
-        prediction = predict_images(classifier, torch.stack(list(read.values())))
+        prediction = classifier.predict(torch.stack(list(read.values())))
         records = _records(list(read), prediction, class_names(classifier))
         write_records(records, _table(records), form, out)
     if empty or unreadable:
@@ -71,12 +70,17 @@ def _expanded(sources: Sequence[str]) -> tuple[list[Path], list[str]]:
     return list(dict.fromkeys(files)), empty
 
 
-def _read(files: Sequence[Path], channels: int, size: int) -> tuple[dict[Path, Tensor], list[str]]:
+def _read(files: Sequence[Path], preprocess: Preprocess) -> tuple[dict[Path, Tensor], list[str]]:
     """Images (C, H, W), uint8, by their file; and why others can't be read."""
     read, failures = {}, []
     for file in files:
         try:
-            read[file] = read_images([file], channels=channels, size=size)[0]
+            read[file] = read_images(
+                [file],
+                channels=preprocess.channels,
+                size=preprocess.size,
+                resize=preprocess.resize,
+            )[0]
         except ValueError as error:
             failures.append(str(error))
     return read, failures

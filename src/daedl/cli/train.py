@@ -15,15 +15,16 @@ import typer
 
 from daedl import methods, networks
 from daedl.classifier import Classifier
-from daedl.cli.common import Threads, report_errors, using_threads
-from daedl.cli.images import FOLDER_SIZE, read
+from daedl.cli.common import Threads, report_errors, report_warnings, using_threads
 from daedl.cli.memory import keep_freed_memory
 from daedl.cli.results import require_place
 from daedl.cli.settings import build
 from daedl.data import ImageSet, augmentation
+from daedl.data.read import FOLDER_SIZE, read
 from daedl.density import DensityWarning
 from daedl.methods import Method
 from daedl.names import look_up
+from daedl.storage import expanded
 from daedl.training import History, fit
 
 # Pixels up to which the small network is chosen (chosen: it flattens, so that its features grow with the
@@ -110,11 +111,11 @@ def train(
             history = fit(
                 model,
                 learned.batches(batch_size, shuffle=True, seed=seed, augment=change),
-                held_out.batches(),
+                held_out,
                 max_epochs=epochs,
                 learning_rate=learning_rate,
                 patience=patience,
-                fit_data=learned.batches(),
+                fit_data=learned,
                 seed=seed,
                 checkpoint=checkpoint,
                 resume=resume,
@@ -168,7 +169,8 @@ def _checkpoint(out: Path, resume: bool, force: bool) -> Path:
 
 def _images(data: str, size: int | None, grey: bool | None) -> ImageSet:
     channels = None if grey is None else 1 if grey else 3
-    images = read(data, "train", channels, size)
+    with report_warnings():
+        images = read(expanded(data), channels=channels, size=size)
     if images.num_classes < 2:
         raise ValueError(
             f"{data} has one class only; expected at least two to tell apart: give each class a "

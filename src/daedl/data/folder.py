@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from daedl.checks import DataWarning
 from daedl.data.images import ImageSet
+from daedl.data.pictures import MODES, pixels_of
+from daedl.data.preprocess import Resize
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 FORMATS = ("PNG", "JPEG")
-MODES = {1: "L", 3: "RGB"}
 
 
 def read_folder(
@@ -24,6 +24,7 @@ def read_folder(
     *,
     channels: int = 3,
     size: int | tuple[int, int] | None = 32,
+    resize: Resize = "stretch",
     class_names: Sequence[str] | None = None,
     labelled: bool = True,
     split: str = "test",
@@ -47,19 +48,25 @@ def read_folder(
             f"no folder at {folder}; expected a folder of images: look at the path"
         )
     if not labelled:
-        images = read_images(_files(below(folder), folder), channels=channels, size=size)
+        images = read_images(pictures_in(folder), channels=channels, size=size, resize=resize)
         labels = torch.zeros(len(images), dtype=torch.int64)
         return ImageSet(images, labels, folder.name, split)
     names = _classes(folder, class_names)
     _tell_strays(folder, names)
     files = [_files(_inside(folder / name), folder / name) for name in names]
     labels = torch.repeat_interleave(torch.tensor([len(each) for each in files]))
-    images = read_images([file for each in files for file in each], channels=channels, size=size)
+    images = read_images(
+        [file for each in files for file in each], channels=channels, size=size, resize=resize
+    )
     return ImageSet(images, labels, folder.name, split, names)
 
 
 def read_images(
-    files: Sequence[str | Path], *, channels: int = 3, size: int | tuple[int, int] | None = 32
+    files: Sequence[str | Path],
+    *,
+    channels: int = 3,
+    size: int | tuple[int, int] | None = 32,
+    resize: Resize = "stretch",
 ) -> Tensor:
     """The images (N, C, H, W), uint8, of PNG or JPEG `files`."""
     shape = (size, size) if isinstance(size, int) else size
@@ -70,7 +77,7 @@ def read_images(
         )
     if not files:
         raise ValueError("there are no image files; expected at least one: pass PNG or JPEG files")
-    images = [_read(Path(file), channels, shape) for file in files]
+    images = [_read(Path(file), channels, shape, resize) for file in files]
     for file, image in zip(files, images, strict=True):
         if image.shape != images[0].shape:
             raise ValueError(
@@ -115,6 +122,11 @@ def _tell_strays(folder: Path, names: Sequence[str]) -> None:
         )
 
 
+def pictures_in(folder: Path) -> list[Path]:
+    """Returns the pictures in and below `folder`, sorted by path; warns of other files."""
+    return _files(below(folder), folder)
+
+
 def below(folder: Path) -> list[Path]:
     """Everything in and below `folder` that isn't hidden; links are followed, each folder once."""
     found, visited = [], set()
@@ -156,41 +168,9 @@ def _files(candidates: Iterable[Path], folder: Path) -> list[Path]:
     return images
 
 
-def _read(file: Path, channels: int, shape: tuple[int, int] | None) -> Tensor:
+def _read(file: Path, channels: int, shape: tuple[int, int] | None, resize: Resize) -> Tensor:
     with _readable(file), Image.open(file, formats=FORMATS) as opened:
-        return pixels_of(opened, channels, shape)
-
-
-def pixels_of(opened: Image.Image, channels: int, shape: tuple[int, int] | None) -> Tensor:
-    """The image (C, H, W), uint8, resized to `shape` (H, W) unless that is None."""
-    image = _opaque(_eight_bits(_upright(opened))).convert(MODES[channels])
-    if shape is not None:
-        image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
-    pixels = np.array(image, dtype=np.uint8)
-    return torch.from_numpy(pixels).reshape(*pixels.shape[:2], channels).permute(2, 0, 1)
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """Cameras note how they were held instead of turning the image."""
-    image.load()  # what can't be read raises here
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # a damaged note can fail anywhere in Pillow's reader; the image may be whole
-        return image
-
-
-def _opaque(image: Image.Image) -> Image.Image:
-    """On white: without its transparency, an icon would be what colour its empty parts happen to have."""
-    if not image.has_transparency_data:
-        return image
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Pillow would cut 16-bit grey values off at 255 instead of scaling them."""
-    if not image.mode.startswith("I"):
-        return image
-    return Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
+        return pixels_of(opened, channels, shape, resize)
 
 
 @contextmanager

@@ -79,20 +79,23 @@ class ImageSet:
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         return self.subset(order[:number]), self.subset(order[number:])
 
-    def converted(self, channels: int, size: int) -> "ImageSet":
-        """The images with 1 or 3 channels and `size` x `size` pixels: (N, channels, size, size).
+    def converted(self, channels: int, size: int | tuple[int, int]) -> "ImageSet":
+        """Converts images to 1 or 3 channels and `size`, one number for square images.
 
         Grey becomes colour by repetition, colour grey by its luma. Sizes change bilinearly, with
         smoothing where they shrink.
         """
-        if channels not in (1, 3) or size < 1:
+        height, width = (size, size) if isinstance(size, int) else size
+        if channels not in (1, 3) or min(height, width) < 1:
             raise ValueError(
                 f"{channels} channels of {size} pixels were asked for; expected 1 or 3 channels and a "
                 "size of at least 1"
             )
-        if self.shape == (channels, size, size):
+        if self.shape == (channels, height, width):
             return self
-        chunks = [_convert(chunk, channels, size) for chunk in torch.split(self.images, CHUNK)]
+        chunks = [
+            _convert(chunk, channels, (height, width)) for chunk in torch.split(self.images, CHUNK)
+        ]
         return replace(self, images=torch.cat(chunks))
 
     def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -113,32 +116,28 @@ class ImageSet:
         *,
         shuffle: bool = False,
         seed: int = 0,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
         augment: Augmentation | None = None,
         drop_last: bool = False,
     ) -> Batches:
-        """Batches of (float images, labels), see `Batches`."""
+        """Returns batches of (images, labels); see `Batches`."""
         return Batches(
             self.images,
             self.labels,
             batch_size,
             shuffle=shuffle,
             seed=seed,
-            mean=mean,
-            std=std,
             augment=augment,
             drop_last=drop_last,
         )
 
 
-def _convert(images: Tensor, channels: int, size: int) -> Tensor:
+def _convert(images: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
     if channels == 1 and images.shape[1] == 3:
         weights = torch.tensor(LUMA).view(1, 3, 1, 1)
         images = (images * weights).sum(1, keepdim=True).round().to(torch.uint8)
-    if images.shape[2:] != (size, size):
+    if images.shape[2:] != size:
         resized = F.interpolate(
-            images.float(), (size, size), mode="bilinear", align_corners=False, antialias=True
+            images.float(), size, mode="bilinear", align_corners=False, antialias=True
         )
         images = resized.round().clamp(0, 255).to(torch.uint8)
     return images.expand(-1, channels, -1, -1).contiguous()

@@ -17,7 +17,6 @@ from daedl.export import onnx_file
 from daedl.export.graph import (
     BATCH,
     INPUT,
-    RANGE,
     named,
     random_images,
     to_torch_export,
@@ -60,26 +59,25 @@ def to_onnx(
     model: Classifier,
     path: str | Path,
     *,
-    input_range: tuple[float, float] = RANGE,
     tolerance: float = TOLERANCE,
 ) -> Written:
     """Write the classifier as one ONNX file, with operators of the default set alone.
 
-    Its input is "images" (batch, *input_shape), its outputs are those of `named`. The file is tried in
+    Its input is "images" (batch, *input_shape), 8-bit pixels, or prepared floats for a classifier without
+    preprocessing; its outputs are those of `named`. The file is tried in
     onnxruntime on random images before it is written, so that a bad one never is.
 
     Arguments:
         path: of the file; one that is there is replaced, once the new one is whole.
-        input_range: of the values in images, for those who use the file, and for the random images.
         tolerance: the largest `difference` to PyTorch.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):  # before time is spent
         onnx_file.optional(package)
     program = to_torch_export(model)
     onnx_file.require_room(program)
-    names, text = list(_example(model)), json.dumps(description(model, input_range), sort_keys=True)
+    names, text = list(_example(model)), json.dumps(description(model), sort_keys=True)
     data = onnx_file.translated(program, names, text)
-    worst = _require_parity(model, partial(onnx_file.run, data, names), input_range, tolerance)
+    worst = _require_parity(model, partial(onnx_file.run, data, names), tolerance)
     return _write(model, path, data, onnx_file.OPSET, worst)
 
 
@@ -87,7 +85,6 @@ def to_pt2(
     model: Classifier,
     path: str | Path,
     *,
-    input_range: tuple[float, float] = RANGE,
     tolerance: float = TOLERANCE,
 ) -> Written:
     """Write the classifier as `torch.export.load` reads it; arguments as those of `to_onnx`.
@@ -95,21 +92,21 @@ def to_pt2(
     The description is in the extra file "daedl.json".
     """
     program, buffer = to_torch_export(model), io.BytesIO()
-    text = json.dumps(description(model, input_range), sort_keys=True)
+    text = json.dumps(description(model), sort_keys=True)
     with undisturbed():
         torch.export.save(program, buffer, extra_files={"daedl.json": text})
         buffer.seek(0)
         run = torch.export.load(buffer).module()
-    worst = _require_parity(model, run, input_range, tolerance)
+    worst = _require_parity(model, run, tolerance)
     return _write(model, path, buffer.getvalue(), None, worst)
 
 
-def description(model: Classifier, input_range: tuple[float, float] = RANGE) -> dict[str, Any]:
+def description(model: Classifier) -> dict[str, Any]:
     """What goes with a graph, JSON-able: under the key "daedl" of an ONNX file's metadata.
 
     Thresholds are as they were calibrated; classes without a name have their number.
     """
-    network, parameter = model.network, next(model.network.parameters())
+    network = model.network
     numbers = [str(number) for number in range(network.num_classes)]
     return {
         "version": version("daedl"),
@@ -120,9 +117,9 @@ def description(model: Classifier, input_range: tuple[float, float] = RANGE) -> 
         "input": {
             "name": INPUT,
             "shape": [BATCH, *network.input_shape],
-            "dtype": _type(parameter),
-            "range": list(input_range),
+            "dtype": _type(random_images(model, 1)),
         },
+        "preprocess": None if model.preprocess is None else model.preprocess.settings(),
     }
 
 
@@ -143,11 +140,10 @@ def difference(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> f
 def _require_parity(
     model: Classifier,
     run: Callable[[Tensor], Mapping[str, Tensor]],
-    input_range: tuple[float, float],
     tolerance: float,
 ) -> float:
     """How far `run` is from the classifier on random images; raise if that is too far."""
-    images = random_images(model, CHECKED, input_range)
+    images = random_images(model, CHECKED)
     worst = difference(named(model.predict(images)), run(images))
     if not worst <= tolerance:  # NaN is too far as well
         raise ValueError(

@@ -30,7 +30,6 @@ from daedl.spectral import remove_spectral_norm
 
 INPUT = "images"
 BATCH = "batch"
-RANGE = (0.0, 1.0)  # of pixels, as the commands have them
 # By this share a limit is moved in the graph, about 16 roundings of float32; see `_for_a_graph` (chosen).
 SLACK = 1e-6
 
@@ -65,13 +64,16 @@ class Exported(nn.Module):
         super().__init__()
         _require_one_answer(model.method)
         self.method = model.method
+        self.preprocess = model.preprocess
         self.thresholds = None if model.thresholds is None else _for_a_graph(model.thresholds)
         self.network = remove_spectral_norm(copy.deepcopy(model.network))
         self.fitted = copy.deepcopy(model.fitted)
         self.requires_grad_(False).cpu().eval()
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Images (B, *input_shape) to the tensors of `named`."""
+        """Converts raw inputs (B, *input_shape) to the tensors of `named`."""
+        if self.preprocess is not None:
+            images = self.preprocess(images, next(self.network.parameters()).dtype)
         outputs = self.method.forward(self.network, images)
         with _InOneBlock():
             prediction = self.method.predict(outputs, self.fitted)
@@ -138,14 +140,13 @@ def to_torch_export(model: Classifier) -> ExportedProgram:
     return program
 
 
-def random_images(
-    model: Classifier, number: int, input_range: tuple[float, float] = RANGE
-) -> Tensor:
-    """Uniform noise (number, *input_shape), the same each time."""
-    low, high = input_range
+def random_images(model: Classifier, number: int) -> Tensor:
+    """Returns fixed uniform noise (number, *input_shape): uint8 pixels, or floats without preprocessing."""
     shape = (number, *model.network.input_shape)
-    uniform = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    return (low + (high - low) * uniform).to(next(model.network.parameters()).dtype)
+    generator = torch.Generator().manual_seed(0)
+    if model.preprocess is not None:
+        return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+    return torch.rand(shape, generator=generator).to(next(model.network.parameters()).dtype)
 
 
 @contextmanager

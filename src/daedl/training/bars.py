@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from daedl.outputs import Batch
-from daedl.training.loaders import count
+from daedl.data.batches import Batch
+from daedl.data.loaders import count
 
 
 class Bars:

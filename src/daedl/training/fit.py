@@ -17,12 +17,12 @@ from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
 
 from daedl.checks import require_above_zero, require_batch, require_targets, require_whole
 from daedl.classifier import Classifier
+from daedl.data.batches import Batch
+from daedl.data.loaders import Data, in_order, require_repeatable, shuffled_share
 from daedl.density import DensityEffect, DensityScorer, DensityWarning
 from daedl.distributed import sum_across
 from daedl.networks import lay_out
-from daedl.outputs import Batch, Data
 from daedl.storage import expanded, require_writable
-from daedl.training.loaders import as_batches, in_order, shuffled_share
 from daedl.training.loop import History, Plan, train_all
 from daedl.training.randomness import preserved_random_state, seed_epoch
 
@@ -101,9 +101,10 @@ def fit(
         progress=progress,
         resume_key=resume_key or {},
     )
-    train = as_batches(train, batch_size, shuffle=True)
-    val = None if val is None else as_batches(val, batch_size, shuffle=False)
-    fit_data = train if fit_data is None else as_batches(fit_data, batch_size, shuffle=False)
+    train = model.batches(train, batch_size, shuffle=True)
+    require_repeatable(train)
+    val = None if val is None else model.batches(val, batch_size)
+    fit_data = train if fit_data is None else model.batches(fit_data, batch_size)
     require_above_zero("learning_rate", learning_rate, "0.001")
     _require_sense(plan, train)
     if val is None and model.method.needs_fit and model.method.fit_split == "validation":
@@ -195,7 +196,7 @@ def _require_sense(plan: Plan, train: Iterable[Batch]) -> None:
 
 def _effect_of_density(model: Classifier, val: Iterable[Batch]) -> DensityEffect | None:
     """The density's effect on the validation data; None for a method without one."""
-    return model.density_effect(in_order(val)) if isinstance(model.fitted, DensityScorer) else None
+    return model.density_effect(val) if isinstance(model.fitted, DensityScorer) else None
 
 
 @dataclass(frozen=True)

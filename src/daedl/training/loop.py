@@ -14,15 +14,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from daedl.checks import require_batch, require_finite, require_images, require_targets
+from daedl.checks import require_batch, require_finite, require_targets
 from daedl.classifier import Classifier
+from daedl.data.batches import Batch
+from daedl.data.loaders import count, generators, start_epoch
 from daedl.density import DensityEffect
 from daedl.distributed import share_buffers, sum_across
 from daedl.methods.base import Phase
-from daedl.outputs import Batch, collect
+from daedl.outputs import collect
 from daedl.training import bars
 from daedl.training.checkpoint import Checkpoint
-from daedl.training.loaders import count, generators, start_epoch
 from daedl.training.randomness import seed_epoch
 
 # PyTorch means these to be stepped after each batch, all others after each epoch.
@@ -262,11 +263,10 @@ class Run:
 
     def _checked(self, batch: Batch, where: str) -> tuple[Tensor, Tensor]:
         """Images and targets of a training batch, on the device."""
-        network = self.model.network
-        images, targets = self.fabric.to_device(require_batch(batch, where))
-        require_images(images, network.input_shape, next(network.parameters()).dtype, where)
-        require_targets(targets, network.num_classes, len(images), where)
-        return images, targets.long()
+        raw, targets = require_batch(batch, where)
+        inputs = self.model.prepare(raw, where)
+        require_targets(targets, self.model.network.num_classes, len(inputs), where)
+        return inputs, targets.to(inputs.device).long()
 
     def _validate(self) -> tuple[float | None, float | None]:
         """Mean loss and accuracy on the validation data, in eval mode."""
@@ -274,7 +274,9 @@ class Run:
             return None, None
         # The plain network: a distributed wrapper would wait for processes that have fewer batches.
         with self.fabric.autocast():
-            outputs, targets = collect(self.model.network, self.val, name="validation data")
+            outputs, targets = collect(
+                self.model.network, self.val, self.model.prepare, name="validation data"
+            )
         losses = self.phase.method.loss(outputs, targets, epoch=math.inf)
         right = self.phase.method.predict_labels(outputs) == targets
         sums = torch.stack([losses.double().sum(), right.double().sum(), torch.tensor(len(right))])

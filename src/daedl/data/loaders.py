@@ -1,0 +1,271 @@
+"""Batches from whatever users have: arrays, pictures, paths, datasets, loaders."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    TensorDataset,
+)
+
+from daedl.checks import require_whole
+from daedl.data.batches import Batch, Batches
+from daedl.data.images import ImageSet
+from daedl.data.preprocess import Preprocess
+
+# Labelled data: batches of (inputs, targets), a Dataset, two arrays, an ImageSet, or the path of a folder
+# with one subfolder per class.
+Data = Any
+BATCH_SIZE = 256  # of arrays and datasets that come without one (chosen)
+EXPECTED = (
+    "a DataLoader, a list of (inputs, labels) batches, a Dataset, two arrays (inputs, labels), an ImageSet, "
+    "or the path of a folder with one subfolder of images per class"
+)
+
+
+def as_batches(
+    data: Data,
+    batch_size: int = BATCH_SIZE,
+    *,
+    shuffle: bool = False,
+    read: Callable[[Path], ImageSet] | None = None,
+) -> Iterable[Batch]:
+    """Converts labelled data to batches of (inputs, targets).
+
+    With `shuffle`, for training, a loader keeps its own order. Without, every sample comes exactly once and
+    in order: a DataLoader that shuffles or drops its last batch is rebuilt.
+
+    Arguments:
+        data: see `Data`.
+        batch_size: for data without batches.
+        shuffle: whether the order changes with each pass.
+        read: reads the images at a path.
+    """
+    require_whole("batch_size", batch_size, 1, "64")
+    if isinstance(data, str | Path) and read is not None:
+        data = read(Path(data))
+    if isinstance(data, ImageSet):
+        data = (data.images, data.labels)
+    if _is_pair(data):
+        data = _paired(*data)
+    if isinstance(data, Dataset):
+        if isinstance(data, Sized) and len(data) == 0:
+            raise ValueError("the dataset is empty; expected at least one sample")
+        # An IterableDataset has an order of its own.
+        return DataLoader(data, batch_size, shuffle and not isinstance(data, IterableDataset))
+    if isinstance(data, str | Path | bytes) or not isinstance(data, Iterable):
+        raise TypeError(f"the data are a {type(data).__name__}; expected {EXPECTED}")
+    return cast(Iterable[Batch], data if shuffle else in_order(data))
+
+
+def as_inputs(
+    data: Any, preprocess: Preprocess | None, input_shape: Sequence[int], batch_size: int
+) -> Iterator[Tensor]:
+    """Converts inputs without labels to batches (B, *input_shape), before preprocessing.
+
+    Takes one input or many: a tensor or array; PIL images; paths of pictures, or of a folder, whose
+    pictures come sorted by path; an ImageSet; a Dataset, DataLoader or iterable of batches, whose labels
+    are ignored.
+    """
+    require_whole("batch_size", batch_size, 1, "256")
+    if isinstance(data, Tensor | np.ndarray | ImageSet):
+        inputs = as_input(data.images if isinstance(data, ImageSet) else data, input_shape)
+        yield from torch.split(inputs, batch_size)
+    elif (pictures := _pictures(data)) is not None:
+        if preprocess is None:
+            raise ValueError(
+                "the classifier has no preprocessing (preprocess=None), so it can't read pictures; expected "
+                "prepared inputs: pass tensors, or set model.preprocess to how its training images were "
+                "prepared"
+            )
+        for start in range(0, len(pictures), batch_size):
+            part = pictures[start : start + batch_size]
+            yield torch.stack([_pixels(each, preprocess) for each in part])
+    else:
+        for batch in as_batches(data, batch_size):
+            yield as_input(batch[0] if isinstance(batch, tuple | list) else batch, input_shape)
+
+
+def as_input(array: Any, input_shape: Sequence[int], where: str = "") -> Tensor:
+    """Converts an array or tensor of one input or many to (B, *input_shape).
+
+    Images may have their channels last; grey ones need no channel axis.
+    """
+    tensor, shape = torch.as_tensor(array), tuple(input_shape)
+    for same in (tensor, tensor.unsqueeze(0)):
+        if tuple(same.shape[1:]) == shape:
+            return same
+    if len(shape) == 3:
+        channels, height, width = shape
+        if tuple(tensor.shape[-3:]) == (height, width, channels) and tensor.ndim in (3, 4):
+            return as_input(tensor.movedim(-1, -3), shape)
+        if channels == 1 and tuple(tensor.shape[-2:]) == (height, width) and tensor.ndim in (2, 3):
+            return as_input(tensor.unsqueeze(-3), shape)
+    hint = f", {shape[0]} channel(s) first or last" if len(shape) == 3 else ""
+    raise ValueError(
+        f"inputs{where} have shape {tuple(tensor.shape)}; the network expects "
+        f"(batch, {', '.join(map(str, shape))}){hint}: resize or reshape them"
+    )
+
+
+def in_order(data: Iterable[Batch], rank: int = 0, world_size: int = 1) -> Iterable[Batch]:
+    """Returns the same samples, each exactly once and in order; of several processes, this one's share.
+
+    A DataLoader is rebuilt without shuffling and dropping, and shares are not padded to equal length.
+    Samples selected by a user's own sampler are taken as they come.
+    """
+    if isinstance(data, Batches) and world_size == 1:
+        return data.plain()
+    if isinstance(data, DataLoader) and _takes_all(data):
+        dataset = cast(Sized, data.dataset)
+        return _rebuilt(data, range(rank, len(dataset), world_size))
+    if world_size > 1:
+        raise _cannot_share(data)
+    return data
+
+
+def shuffled_share(
+    batches: Iterable[Batch], rank: int, world_size: int, seed: int
+) -> Iterable[Batch]:
+    """Returns this process's share of the training samples: all of them in a single process.
+
+    Shares are padded to equal length, so that no process waits for another's last batch.
+    """
+    if world_size == 1:
+        return batches
+    if not (isinstance(batches, DataLoader) and _takes_all(batches)):
+        raise _cannot_share(batches)
+    chosen = cast(BatchSampler, batches.batch_sampler)
+    shuffle = isinstance(chosen.sampler, RandomSampler)
+    sampler: DistributedSampler[Batch] = DistributedSampler(
+        batches.dataset, world_size, rank, shuffle, seed, drop_last=chosen.drop_last
+    )
+    return _rebuilt(batches, sampler, drop_last=chosen.drop_last)
+
+
+def require_repeatable(batches: Iterable[Batch]) -> None:
+    """Raises for an iterator, which training could pass over only once."""
+    if isinstance(batches, Iterator):
+        raise TypeError(
+            f"the training data are a {type(batches).__name__}, which can be iterated only once; expected "
+            f"{EXPECTED}"
+        )
+
+
+def start_epoch(batches: Iterable[Batch], epoch: int) -> None:
+    """Passes the epoch to samplers that shuffle by it."""
+    for sampler in _samplers(batches):
+        set_epoch = getattr(sampler, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+
+
+def count(batches: Iterable[Batch]) -> int | None:
+    """Returns the number of batches; None where it is unknown."""
+    try:
+        return len(cast(Sized, batches))
+    except TypeError:
+        return None
+
+
+def generators(batches: Iterable[Batch]) -> list[torch.Generator]:
+    """Returns the random generators that a DataLoader draws its order from, if it has its own."""
+    found = [getattr(each, "generator", None) for each in (batches, *_samplers(batches))]
+    unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
+    return list(unique.values())
+
+
+def _is_pair(data: Any) -> bool:
+    """Whether `data` are the inputs and the labels of a whole set, and not two batches."""
+    pair = isinstance(data, tuple | list) and len(data) == 2
+    return pair and all(isinstance(part, Tensor | np.ndarray) for part in data)
+
+
+def _paired(inputs: Any, labels: Any) -> TensorDataset:
+    if len(inputs) != len(labels):
+        raise ValueError(
+            f"{len(inputs)} inputs but {len(labels)} labels; expected one label per input"
+        )
+    return TensorDataset(torch.as_tensor(inputs), torch.as_tensor(labels))
+
+
+def _pictures(data: Any) -> list[Any] | None:
+    """PIL images and paths of pictures in `data`, folders expanded; None if `data` are something else."""
+    from PIL.Image import Image  # noqa: PLC0415 (imported when needed)
+
+    from daedl.data.folder import pictures_in  # noqa: PLC0415
+
+    several = list(data) if isinstance(data, list | tuple) else [data]
+    if not several or not all(isinstance(each, str | Path | Image) for each in several):
+        return None
+    found: list[Any] = []
+    for each in several:
+        if isinstance(each, str | Path) and Path(each).is_dir():
+            found += pictures_in(Path(each))
+        else:
+            found.append(each)
+    return found
+
+
+def _pixels(picture: Any, preprocess: Preprocess) -> Tensor:
+    from daedl.data.folder import read_images  # noqa: PLC0415 (imported when needed)
+
+    if not isinstance(picture, str | Path):
+        return preprocess.picture(picture)
+    options: dict[str, Any] = {"size": preprocess.size, "resize": preprocess.resize}
+    return read_images([picture], channels=preprocess.channels, **options)[0]
+
+
+def _samplers(batches: Iterable[Batch]) -> list[Any]:
+    """What may decide the order of a DataLoader; `sampler` is a dummy beside a batch sampler."""
+    of_batches = getattr(batches, "batch_sampler", None)
+    inner = getattr(of_batches, "sampler", None)
+    outer = getattr(batches, "sampler", None)
+    return [inner, of_batches, *([] if outer is inner else [outer])]
+
+
+def _takes_all(loader: DataLoader[Batch]) -> bool:
+    """Whether an epoch is every sample of the dataset once in some order, by PyTorch's own classes."""
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+        return False
+    if type(loader.batch_sampler) is not BatchSampler:
+        return False
+    sampler: Any = loader.batch_sampler.sampler
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(cast(Sized, loader.dataset))
+    return type(sampler) is SequentialSampler
+
+
+def _cannot_share(batches: Iterable[Batch]) -> ValueError:
+    return ValueError(
+        f"several processes cannot share the samples of a {type(batches).__name__} with an order of its own; "
+        "expected a DataLoader over a dataset with a length: select samples with torch.utils.data.Subset"
+    )
+
+
+def _rebuilt(
+    loader: DataLoader[Batch], sampler: Sequence[int] | Sampler[Any], drop_last: bool = False
+) -> DataLoader[Batch]:
+    return DataLoader(
+        loader.dataset,
+        batch_size=cast(BatchSampler, loader.batch_sampler).batch_size,
+        sampler=sampler,
+        drop_last=drop_last,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+    )

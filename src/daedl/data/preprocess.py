@@ -1,0 +1,134 @@
+"""From pixels to network inputs: the one place where images are scaled and normalised."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from daedl.checks import require_whole
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Resize = Literal["stretch", "crop"]
+WHITE = 255.0  # the largest 8-bit pixel
+# Floats may exceed their range by this share: interpolation overshoots and rounds (chosen).
+SLACK = 1e-3
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """Converts images to network inputs: x = (u / scale − mean) / std for 8-bit pixels u.
+
+    Float images are pixels that were divided by `scale` already, so they range from 0 to 255 / scale.
+
+    Attributes:
+        channels: 1 for grey, 3 for colour; other numbers are possible for arrays, not for pictures.
+        size: height and width of an input; one number for square inputs.
+        resize: how pictures of another size are resized: "stretch" ignores their proportions, "crop" scales
+            the shorter side and cuts off the ends of the longer one. Arrays are never resized.
+        scale: divisor of 8-bit pixels.
+        mean, std: per channel, of scaled pixels.
+    """
+
+    channels: int
+    size: tuple[int, int]
+    resize: Resize = "stretch"
+    scale: float = WHITE
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
+        object.__setattr__(self, "size", size)
+        require_whole("channels", self.channels, 1, "1 for grey or 3 for colour images")
+        for length in size:
+            require_whole("size", length, 1, "the height and width of the network's input")
+        if len(size) != 2 or self.resize not in get_args(Resize):
+            raise ValueError(
+                f"size is {size} and resize {self.resize!r}; expected a height and a width, and "
+                f"{' or '.join(map(repr, get_args(Resize)))}"
+            )
+        if not 0 < self.scale < float("inf"):
+            raise ValueError(f"scale is {self.scale}; expected a positive number, such as 255")
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, _per_channel(getattr(self, name), self.channels, name))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape (C, H, W) of one input."""
+        return (self.channels, *self.size)
+
+    @classmethod
+    def for_shape(cls, input_shape: Sequence[int]) -> "Preprocess | None":
+        """The default for a network's input shape; None unless that is an image with 1 or 3 channels."""
+        match tuple(input_shape):
+            case (1 | 3 as channels, height, width):
+                return cls(channels, (height, width))
+        return None
+
+    def __call__(self, images: Tensor, dtype: torch.dtype, where: str = "") -> Tensor:
+        """Converts images (B, C, H, W), uint8 or float, to inputs of the same shape and type `dtype`."""
+        if images.dtype == torch.uint8:
+            inputs = images.to(dtype).div_(self.scale)
+        else:
+            self._require_range(images, where)
+            inputs = images.to(dtype)
+        if self.mean is not None:
+            inputs = inputs - _channelwise(self.mean, inputs)
+        if self.std is not None:
+            inputs = inputs / _channelwise(self.std, inputs)
+        return inputs
+
+    def picture(self, image: "Image") -> Tensor:
+        """Converts a PIL image of any size and mode to (C, H, W), uint8."""
+        from daedl.data.pictures import pixels_of  # noqa: PLC0415 (Pillow is imported when needed)
+
+        return pixels_of(image, self.channels, self.size, self.resize)
+
+    def settings(self) -> dict[str, Any]:
+        """Arguments that build this object again; JSON-able."""
+        return asdict(self)
+
+    def _require_range(self, images: Tensor, where: str) -> None:
+        """Raises unless float images range from 0 to 255 / scale."""
+        if torch.compiler.is_compiling() or images.numel() == 0:
+            return
+        low, high = (float(each) for each in images.aminmax())
+        top = WHITE / self.scale
+        if low >= -SLACK * top and high <= (1 + SLACK) * top:
+            return
+        if high > top and low >= 0:
+            remedy = f"divide them by {high / top:.3g}, or pass 8-bit pixels as uint8"
+        else:
+            remedy = (
+                "pass them without normalisation and keep its mean and std in Preprocess(...), or build the "
+                "classifier with preprocess=None if you prepare its inputs yourself"
+            )
+        raise ValueError(
+            f"images{where} range from {low:.3g} to {high:.3g}; expected floats from 0 to {top:.3g}: {remedy}"
+        )
+
+
+def _per_channel(
+    values: Sequence[float] | None, channels: int, name: str
+) -> tuple[float, ...] | None:
+    if values is None:
+        return None
+    checked = tuple(float(value) for value in values)
+    if len(checked) != channels:
+        raise ValueError(
+            f"{name} has {len(checked)} values for {channels} channel(s); expected one per channel: "
+            "compute them with ImageSet.mean_and_std of the training images"
+        )
+    if name == "std" and min(checked) <= 0:
+        raise ValueError(
+            f"std is {checked}; expected positive values: leave std out for a constant channel"
+        )
+    return checked
+
+
+def _channelwise(values: tuple[float, ...], inputs: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=inputs.dtype, device=inputs.device).view(-1, 1, 1)
