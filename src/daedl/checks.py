@@ -45,17 +45,21 @@ def require_finite(tensor: Tensor, name: str, where: str = "") -> None:
     )
 
 
-def require_batch(batch: Any, where: str) -> tuple[Any, Tensor]:
-    """Returns the inputs and labels of `batch`; raises unless it is a pair of arrays or tensors."""
-    pair = isinstance(batch, tuple | list) and len(batch) == 2
-    if pair and all(hasattr(part, "__array__") for part in batch):
-        return batch[0], torch.as_tensor(batch[1])
+def require_batch(batch: Any, where: str) -> tuple[Any, Tensor, Tensor | None]:
+    """Returns inputs, labels and, where there are any, sample weights of `batch`.
+
+    Raises unless it is a tuple of two or three arrays or tensors.
+    """
+    tuples = isinstance(batch, tuple | list) and len(batch) in (2, 3)
+    if tuples and all(hasattr(part, "__array__") for part in batch):
+        weights = torch.as_tensor(batch[2]) if len(batch) == 3 else None
+        return batch[0], torch.as_tensor(batch[1]), weights
     arrived = f"a {type(batch).__name__}"
     if isinstance(batch, tuple | list):
         arrived += f" of {', '.join(type(part).__name__ for part in batch) or 'nothing'}"
     raise TypeError(
-        f"the data{where} are {arrived}; expected a pair of tensors (inputs, labels): pass a DataLoader, a "
-        "list of such pairs, or the pair of the whole set"
+        f"the data{where} are {arrived}; expected a pair of tensors (inputs, labels), or three with sample "
+        "weights: pass a DataLoader, a list of such pairs, or the pair of the whole set"
     )
 
 
@@ -85,6 +89,18 @@ def require_targets(targets: Tensor, num_classes: int, batch_size: int, where: s
             f"labels{where} range from {int(targets.min())} to {int(targets.max())}; the network "
             f"has {num_classes} classes, so expected 0 to {num_classes - 1}: renumber the labels "
             "or build the network with more classes"
+        )
+
+
+def require_weights(weights: Tensor, number: int, where: str = "") -> None:
+    """Raises unless `weights` are `number` finite floats from 0, not all of them 0."""
+    if tuple(weights.shape) != (number,):
+        raise ValueError(f"weights{where} have shape {tuple(weights.shape)}; expected ({number},)")
+    require_finite(weights, "weights", where)
+    if (weights < 0).any() or not (weights > 0).any():
+        raise ValueError(
+            f"weights{where} range from {float(weights.min()):g} to {float(weights.max()):g}; expected "
+            "numbers from 0, at least one of them positive"
         )
 
 

@@ -147,13 +147,13 @@ class Classifier(nn.Module):
         """
         parameter = next(self.network.parameters())
         tensor = as_input(inputs, self.network.input_shape, where).to(parameter.device)
+        if tensor.is_floating_point():
+            tensor = tensor.to(parameter.dtype)
+            require_finite(tensor, "inputs", where)
         if self.preprocess is None:
             require_float(tensor, where)
-            prepared = tensor.to(parameter.dtype)
-        else:
-            prepared = self.preprocess(tensor, parameter.dtype, where)
-        require_finite(prepared, "inputs", where)
-        return prepared
+            return tensor
+        return self.preprocess(tensor, parameter.dtype, where)
 
     def predict(self, data: Any, batch_size: int = 256) -> Prediction:
         """Predicts one input or many, one forward pass each, in eval mode and without gradients.

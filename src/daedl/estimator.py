@@ -15,9 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from daedl.classifier import Classifier
@@ -81,6 +82,7 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: of Adam at the start; it is multiplied by 0.95 after each epoch.
         validation_fraction: share of each class that is held out for early stopping; 0 for none.
         patience: epochs without a lower validation loss after which training stops.
+        class_weight: factor of each class's loss: a mapping from label to number, or "balanced".
         standardize: scale every feature to mean 0 and deviation 1 in training.
         random_state: a number makes the result repeatable.
         accelerator: where to train, as in `daedl.fit`: "cpu", "cuda", "auto", ...
@@ -112,6 +114,7 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: float = 3e-3,
         validation_fraction: float = 0.1,
         patience: int = 10,
+        class_weight: Mapping[Any, float] | str | None = None,
         standardize: bool = True,
         random_state: int | np.random.RandomState | None = None,
         accelerator: str = "cpu",
@@ -125,12 +128,18 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         self.learning_rate = learning_rate
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.class_weight = class_weight
         self.standardize = standardize
         self.random_state = random_state
         self.accelerator = accelerator
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> "DAEDLClassifier":
-        """Train on samples (N, F) with labels (N,) of any type; at least two classes."""
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "DAEDLClassifier":
+        """Trains on samples (N, F) with labels (N,) of any type, of at least two classes.
+
+        `sample_weight` (N,) are factors of the samples' losses; samples of weight 0 are left out.
+        """
         self._require_sense()
         samples, labels = validate_data(self, X, y, dtype=FLOATS)
         check_classification_targets(labels)
@@ -139,14 +148,23 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(
                 f"y holds 1 class, {self.classes_[0]!r}; expected at least two: add samples of another"
             )
+        weights = compute_sample_weight(self.class_weight, labels)
+        if sample_weight is not None:
+            weights = weights * _check_sample_weight(
+                sample_weight, samples, ensure_non_negative=True
+            )
+        samples, labels, targets, weights = _weighted(samples, labels, targets, weights)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         self.scaler_ = StandardScaler().fit(samples) if self.standardize else None
         self.model_ = self._build(seed)
         inputs = self._inputs(samples)
         held_out = _held_out(targets, self.validation_fraction, random)
-        train, val = ((inputs[part], torch.tensor(targets[part])) for part in (~held_out, held_out))
-        self.history_ = self._train(train, val if held_out.any() else None, seed)
+        train, val = (
+            (inputs[part], torch.tensor(targets[part]), torch.tensor(weights[part]))
+            for part in (~held_out, held_out)
+        )
+        self.history_ = self._train(train, val[:2] if held_out.any() else None, seed)
         self.uncertainties_ = list(self.model_.predict(inputs[:1]).scores())
         return self
 
@@ -207,7 +225,8 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         with preserved_random_state():
             torch.manual_seed(seed)
             network = self._network().to(self._dtype)
-            return Classifier(network, self.method, names, **settings)
+            # Samples are standardised here, by `scaler_`.
+            return Classifier(network, self.method, names, preprocess=None, **settings)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -231,9 +250,9 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         return network
 
     def _train(
-        self, train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor] | None, seed: int
+        self, train: tuple[Tensor, ...], val: tuple[Tensor, ...] | None, seed: int
     ) -> History:
-        """Train `model_`; samples (N, ...) and class indices (N,)."""
+        """Trains `model_` on samples (N, ...), class indices (N,) and weights (N,)."""
         if val is None and self.model_.method.fit_split == "validation":
             # What is fitted to them is too sure of itself, but there is nothing better.
             val = train
@@ -264,6 +283,22 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
             samples = np.clip(self.scaler_.transform(samples), -FARTHEST, FARTHEST)
         inputs = torch.tensor(samples, dtype=self._dtype)
         return inputs.view(-1, *self.model_.network.input_shape)
+
+
+def _weighted(
+    samples: NDArray[Any],
+    labels: NDArray[Any],
+    targets: NDArray[np.int64],
+    weights: NDArray[np.float64],
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[np.float64]]:
+    """Leaves out samples of weight 0 and scales the others' weights to a mean of 1."""
+    used = weights > 0
+    if missing := sorted(set(targets.tolist()) - set(targets[used].tolist())):
+        names = ", ".join(str(labels[targets == number][0]) for number in missing)
+        raise ValueError(
+            f"all samples of {names} have weight 0; expected some of every class: leave the class out"
+        )
+    return samples[used], labels[used], targets[used], weights[used] / weights[used].mean()
 
 
 def _held_out(

@@ -14,8 +14,10 @@ from daedl.dirichlet import Dirichlet
 Reduction = Literal["none", "mean", "sum"]
 
 
-def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
-    """Per-sample `losses` (B,) as they are, or their mean or sum."""
+def reduce(losses: Tensor, reduction: Reduction, weights: Tensor | None = None) -> Tensor:
+    """Returns per-sample `losses` (B,), times `weights` (B,) if given, or their mean or sum over B."""
+    if weights is not None:
+        losses = weights.to(losses) * losses
     match reduction:
         case "none":
             return losses

@@ -54,7 +54,7 @@ def collect(
     with evaluating(network), torch.no_grad():
         for number, batch in enumerate(batches):
             where = f" of batch {number} of the {name}"
-            raw, labels = require_batch(batch, where)
+            raw, labels, _ = require_batch(batch, where)
             inputs = prepare(raw, where)
             outputs = forward(network, inputs) if forward else network(inputs)
             require_targets(labels, outputs.logits.shape[-1], len(inputs), where)

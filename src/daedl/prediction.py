@@ -1,22 +1,29 @@
-"""What every method returns: probabilities, and uncertainties that are larger when less is known."""
+"""Predictions of every method: probabilities, and uncertainties that are larger when less is known."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from daedl.checks import require_finite
 from daedl.dirichlet import Dirichlet
 from daedl.selective import Thresholds, accepts
 
+if TYPE_CHECKING:
+    import pandas
+
 UNLIKE = "unlike the training data"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prediction:
-    """Predictions for B images over C classes.
+    """Predictions for B inputs over C classes.
+
+    `p[i]`, `p[2:5]` and `p[mask]` select inputs; `p.to(...)` moves all tensors. `p.numpy()`, `p.to_dict()`,
+    `p.records()` and `p.to_frame()` use the names of commands, server, CSV files and ONNX graphs.
 
     Attributes:
         probs: expected class probabilities (B, C).
@@ -24,10 +31,10 @@ class Prediction:
         aleatoric: 1 − max_c probs (B,), or another measure of doubt between classes; larger = more
             uncertain.
         epistemic: −ln α₀ (B,), or another measure of missing knowledge; larger = more uncertain. None
-            for a method that has none.
+            for a method without one.
         log_alpha: log concentrations of the predicted Dirichlet (B, C), if the method predicts one.
         density_score: normalised log density of the features in [0, 1], (B,), if it has a density.
-        log_density: log p(features) (B,), if it has a density; of PostNet ln N p, N the training samples.
+        log_density: log p(features) (B,), if it has a density; for PostNet ln N p, N the training samples.
         thresholds: which predictions to accept, if the classifier was calibrated.
         class_names: of the C classes, if the classifier has them.
     """
@@ -118,6 +125,108 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __getitem__(self, index: Any) -> "Prediction":
+        """Selects inputs by a number, a slice, a mask (B,) or indices; the batch axis stays."""
+        if isinstance(index, int):
+            index = range(len(self))[index]  # raises IndexError, and resolves negative numbers
+            index = slice(index, index + 1)
+        return self._map(lambda tensor: tensor[index])
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all tensors, thresholds and names are equal."""
+        if not isinstance(other, Prediction):
+            return NotImplemented
+        return all(
+            _equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to(self, *args: Any, **kwargs: Any) -> "Prediction":
+        """Moves or converts all tensors, as `Tensor.to`; labels stay integers."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            found = tensor.to(*args, **kwargs)
+            return found if tensor.is_floating_point() else found.to(tensor.dtype)
+
+        return self._map(moved)
+
+    def _map(self, change: Callable[[Tensor], Any]) -> "Prediction":
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        tensors = {name: change(each) for name, each in values.items() if isinstance(each, Tensor)}
+        return replace(self, **tensors)
+
+    def columns(self) -> dict[str, Tensor]:
+        """Returns the tensors of a result by their public names, as far as the method has them.
+
+            probs (B, C)      label (B,)          aleatoric (B,)     epistemic (B,)
+            log_alpha (B, C)  alpha0 (B,)         density_score (B,) log_density (B,)
+            accept (B,), if the classifier was calibrated
+
+        alpha0 is the sum of the concentrations.
+        """
+        named = {
+            "label": self.labels,
+            "probs": self.probs,
+            "aleatoric": self.aleatoric,
+            "epistemic": self.epistemic,
+            "log_alpha": self.log_alpha,
+            "alpha0": None if self.log_alpha is None else self.dirichlet.precision,
+            "density_score": self.density_score,
+            "log_density": self.log_density,
+            "accept": None if self.thresholds is None else self.accept,
+        }
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    def numpy(self) -> dict[str, NDArray[Any]]:
+        """Returns `columns()` as NumPy arrays."""
+        return {name: tensor.cpu().numpy() for name, tensor in self.columns().items()}
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Returns `columns()` as lists, JSON-able, with `class_name` and `reason` where there are any."""
+        lists: dict[str, list[Any]] = {name: each.tolist() for name, each in self.columns().items()}
+        if self.class_names is not None:
+            lists["class_name"] = [self.class_names[label] for label in lists["label"]]
+        if self.thresholds is not None:
+            lists["reason"] = self.reason
+        return lists
+
+    def records(self) -> list[dict[str, Any]]:
+        """Returns one JSON-able record per input.
+
+        Each has `label`, `class_name`, `probability` (of that class), the scores of `columns()`, `accept` and
+        `reason` if the classifier was calibrated, and `probs` by class name.
+        """
+        names = self.class_names or [str(number) for number in range(self.probs.shape[1])]
+        scores = {
+            name: values.tolist()
+            for name, values in self.columns().items()
+            if values.ndim == 1 and name != "label"
+        }
+        if self.thresholds is not None:
+            scores["reason"] = self.reason
+        rows = zip(self.labels.tolist(), self.probs.tolist(), strict=True)
+        return [
+            {
+                "label": label,
+                "class_name": names[label],
+                "probability": probs[label],
+                **{name: values[number] for name, values in scores.items()},
+                "probs": dict(zip(names, probs, strict=True)),
+            }
+            for number, (label, probs) in enumerate(rows)
+        ]
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Returns one row per input, with one column `probs.<class>` per class; needs pandas."""
+        try:
+            import pandas  # noqa: PLC0415 (optional)
+        except ImportError as error:
+            raise ImportError(
+                "pandas is not installed; expected it for data frames: pip install pandas"
+            ) from error
+        return pandas.json_normalize(self.records())
+
     @property
     def dirichlet(self) -> Dirichlet:
         """The predicted Dirichlet, for every other measure that it has in closed form."""
@@ -132,6 +241,11 @@ class Prediction:
     def alpha(self) -> Tensor:
         """Concentrations α (B, C)."""
         return self.dirichlet.alpha
+
+    @property
+    def alpha0(self) -> Tensor:
+        """Precision α₀ = Σ_c α_c (B,)."""
+        return self.dirichlet.precision
 
     @property
     def accept(self) -> Tensor:
@@ -185,3 +299,9 @@ class Prediction:
 def _rest_of_max(probs: Tensor) -> Tensor:
     """1 − max_c probs (B,), as the sum of the others: 1 − p would tie all that rounds to 1."""
     return probs.scatter(-1, probs.argmax(-1, keepdim=True), 0.0).sum(-1)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return type(one) is type(other) and bool(one == other)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-GUIDE = Path(__file__).parents[1] / "docs" / "say_i_dont_know.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "say_i_dont_know.md"
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

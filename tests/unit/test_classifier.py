@@ -311,7 +311,7 @@ class TestBadInput:
         images = torch.zeros(3, 4)
         images[1, 2] = value
         with pytest.raises(
-            ValueError, match=r"images: 1 of 12 values are NaN or infinite.*\(1, 2\)"
+            ValueError, match=r"inputs: 1 of 12 values are NaN or infinite.*\(1, 2\)"
         ):
             trained.predict(images)
 
@@ -336,22 +336,16 @@ class TestBadInput:
     def test_shapes_channels_and_types(self):
         classifier = daedl.Classifier(ConvNet(1, 3, image_size=8, channels=4), "softmax")
         expects = r"the network expects \(batch, 1, 8, 8\)"
-        with pytest.raises(ValueError, match=rf"{expects}; for a single image add the batch axis"):
-            classifier.predict(torch.zeros(1, 8, 8))
-        with pytest.raises(ValueError, match=rf"{expects}; the network takes 1 channel"):
-            classifier.predict(torch.zeros(2, 3, 8, 8))
-        with pytest.raises(ValueError, match=expects):
-            classifier.predict(torch.zeros(2, 1, 9, 8))
-        with pytest.raises(TypeError, match=r"torch.uint8.*images.float\(\) / 255"):
-            classifier.predict(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
-        with pytest.raises(
-            TypeError, match=r"torch.float64 but the network's weights are torch.float32"
-        ):
-            classifier.predict(torch.zeros(2, 1, 8, 8, dtype=torch.float64))
-        with pytest.raises(TypeError, match="images are a ndarray"):
-            classifier.predict(torch.zeros(2, 1, 8, 8).numpy())
-        with pytest.raises(ValueError, match="empty batch"):
+        for shape in ((2, 3, 8, 8), (2, 1, 9, 8), (8,), (2, 2, 1, 8, 8)):
+            with pytest.raises(ValueError, match=expects):
+                classifier.predict(torch.zeros(shape))
+        with pytest.raises(ValueError, match="nothing to predict"):
             classifier.predict(torch.zeros(0, 1, 8, 8))
+        with pytest.raises(TypeError, match=r"NoneType.*expected a DataLoader"):
+            classifier.predict(None)
+        bare = daedl.Classifier(MLP(4, 3), "softmax")
+        with pytest.raises(TypeError, match=r"torch.int64 but the classifier has no preprocessing"):
+            bare.predict(torch.zeros(2, 4, dtype=torch.int64))
 
     def test_predict_before_fit(self):
         with pytest.raises(daedl.NotFittedError, match=r"no fitted density.*model.fit_post_hoc"):
@@ -373,7 +367,7 @@ class TestBadInput:
             trained.predict_outputs(outputs._replace(logits=torch.zeros(2, 7)))
 
     def test_empty_loader(self, trained):
-        with pytest.raises(ValueError, match="gave no batch"):
+        with pytest.raises(ValueError, match="no batch"):
             trained.collect([])
 
     def test_construction(self):
@@ -383,7 +377,7 @@ class TestBadInput:
             daedl.Classifier(
                 daedl.Classifier(MLP(4, 3)).network, spectral=daedl.SpectralNorm(soft=True)
             )
-        with pytest.raises(TypeError, match=r"daedl.networks.FeatureModule\(module"):
+        with pytest.raises(TypeError, match="from_module"):
             daedl.Classifier(nn.Linear(4, 3))
         with pytest.raises(ValueError, match=r"unknown method 'deadl'.*did you mean 'daedl'"):
             daedl.Classifier(MLP(4, 3), "deadl")

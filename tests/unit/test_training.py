@@ -23,9 +23,9 @@ from torch.utils.data import (
 )
 
 import daedl
+from daedl.data.loaders import in_order
 from daedl.density.scorer import FLOAT32_AGREEMENT
 from daedl.networks import MLP, ConvNet
-from daedl.training.loaders import in_order
 from daedl.training.randomness import seed_epoch
 
 fit = partial(daedl.fit, accelerator="cpu", progress=False)
@@ -590,13 +590,11 @@ def test_frozen_batch_norm_stays_frozen(blobs):
 class TestBadInput:
     def test_what_is_not_a_batch(self, blobs):
         features, targets = blobs
-        with pytest.raises(TypeError, match=r"a tuple of Tensor, Tensor, Tensor; expected a pair"):
-            fit(model(), [(features, targets, targets)], max_epochs=1)
-        with pytest.raises(TypeError, match=r"batch 0 of the validation data is .* ndarray"):
-            fit(model(), blobs, [(features.numpy(), targets.numpy())], max_epochs=1)
-        with pytest.raises(TypeError, match="generator, which can't be gone through once an epoch"):
-            fit(model(), (batch for batch in [blobs]), max_epochs=1)
-        with pytest.raises(ValueError, match="validation data gave no batch"):
+        with pytest.raises(TypeError, match=r"Tensor, Tensor, Tensor, Tensor; expected a pair"):
+            fit(model(), [(features, targets, targets, targets)], max_epochs=1)
+        with pytest.raises(TypeError, match=r"batch 0 of the validation data are .* list"):
+            fit(model(), blobs, [(features, targets.tolist())], max_epochs=1)
+        with pytest.raises(ValueError, match="validation data have no batch"):
             fit(model(), blobs, [], max_epochs=1)
         with pytest.raises(ValueError, match="labels of batch 0 of the validation data range"):
             fit(model(), blobs, (features, targets + 1), max_epochs=1)
@@ -614,7 +612,7 @@ class TestBadInput:
         features, targets = blobs
         features = features.clone()
         features[17, 2] = float("inf")
-        with pytest.raises(ValueError, match=r"images.*NaN or infinite"):
+        with pytest.raises(ValueError, match=r"inputs.*NaN or infinite"):
             fit(model(), [(features, targets)], max_epochs=1)
 
     def test_not_a_number_in_the_network(self, blobs):
@@ -634,7 +632,7 @@ class TestBadInput:
             TypeError, match=r"labels of epoch 0, batch 0 are torch.float32; .*labels.long\(\)"
         ):
             fit(model(), (features, targets.float()), max_epochs=1)
-        with pytest.raises(ValueError, match="610 images but 600 labels"):
+        with pytest.raises(ValueError, match="610, 600 entries"):
             fit(model(), (features, targets[:600]), max_epochs=1)
 
     @pytest.mark.parametrize("method", ["softmax", "daedl"])
@@ -651,19 +649,15 @@ class TestBadInput:
         assert not list(tmp_path.iterdir())
 
     def test_empty_loader(self, blobs):
-        with pytest.raises(ValueError, match="gave no batch"):
+        with pytest.raises(ValueError, match="no batch"):
             fit(model(), [], max_epochs=1)
-        with pytest.raises(ValueError, match="there are no images"):
+        with pytest.raises(ValueError, match="dataset is empty"):
             fit(model(), (blobs[0][:0], blobs[1][:0]), max_epochs=1)
 
     def test_shapes_and_types(self, blobs):
         features, targets = blobs
         with pytest.raises(ValueError, match=r"shape \(610, 3\); the network expects \(batch, 4\)"):
             fit(model(), [(features[:, :3], targets)], max_epochs=1)
-        with pytest.raises(
-            TypeError, match=r"images of epoch 0, batch 0 are torch.float64 but .* torch.float32"
-        ):
-            fit(model(), [(features.double(), targets)], max_epochs=1)
 
     def test_settings(self, blobs):
         with pytest.raises(ValueError, match="expected a whole number from 1"):

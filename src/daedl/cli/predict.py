@@ -11,7 +11,7 @@ from torch import Tensor
 
 from daedl.checks import NotFittedError
 from daedl.cli.common import Threads, report_errors, using_threads
-from daedl.cli.images import ModelFile, class_names, load_model, require_preprocess
+from daedl.cli.images import ModelFile, load_model, require_preprocess
 from daedl.cli.results import (
     Format,
     FormatOption,
@@ -23,7 +23,6 @@ from daedl.cli.results import (
 )
 from daedl.data import Preprocess, read_images
 from daedl.data.folder import SUFFIXES, below
-from daedl.prediction import Prediction
 
 
 def predict(
@@ -50,7 +49,10 @@ def predict(
         if not read:
             raise ValueError("there is no image to predict; expected at least one that can be read")
         prediction = classifier.predict(torch.stack(list(read.values())))
-        records = _records(list(read), prediction, class_names(classifier))
+        records = [
+            {"file": str(file), **record}
+            for file, record in zip(read, prediction.records(), strict=True)
+        ]
         write_records(records, _table(records), form, out)
     if empty or unreadable:
         raise typer.Exit(1)
@@ -86,27 +88,7 @@ def _read(files: Sequence[Path], preprocess: Preprocess) -> tuple[dict[Path, Ten
     return read, failures
 
 
-def _records(files: Sequence[Path], prediction: Prediction, names: Sequence[str]) -> list[Record]:
-    """One record an image, with those uncertainties that the method has."""
-    fields = ("aleatoric", "epistemic", "density_score", "log_density")
-    found = {name: getattr(prediction, name) for name in fields}
-    columns = {name: values.tolist() for name, values in found.items() if values is not None}
-    if prediction.thresholds is not None:
-        columns |= {"accept": prediction.accept.tolist(), "reason": prediction.reason}
-    rows = zip(files, prediction.labels.tolist(), prediction.probs.tolist(), strict=True)
-    return [
-        {
-            "file": str(file),
-            "class": names[label],
-            "probability": probs[label],
-            **{name: values[number] for name, values in columns.items()},
-            "probabilities": dict(zip(names, probs, strict=True)),
-        }
-        for number, (file, label, probs) in enumerate(rows)
-    ]
-
-
 def _table(records: Sequence[Record]) -> Table:
-    head = [name for name in records[0] if name != "probabilities"]
+    head = [name for name in records[0] if name != "probs"]
     lines = [[record[name] for name in head] for record in records]
     return make_table([name.replace("_", " ") for name in head], lines, texts=2)

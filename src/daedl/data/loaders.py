@@ -24,8 +24,8 @@ from daedl.data.batches import Batch, Batches
 from daedl.data.images import ImageSet
 from daedl.data.preprocess import Preprocess
 
-# Labelled data: batches of (inputs, targets), a Dataset, two arrays, an ImageSet, or the path of a folder
-# with one subfolder per class.
+# Labelled data: batches of (inputs, targets) or (inputs, targets, weights), a Dataset of them, arrays of a
+# whole set, an ImageSet, or the path of a folder with one subfolder per class.
 Data = Any
 BATCH_SIZE = 256  # of arrays and datasets that come without one (chosen)
 EXPECTED = (
@@ -57,8 +57,8 @@ def as_batches(
         data = read(Path(data))
     if isinstance(data, ImageSet):
         data = (data.images, data.labels)
-    if _is_pair(data):
-        data = _paired(*data)
+    if _is_whole_set(data):
+        data = _as_dataset(*data)
     if isinstance(data, Dataset):
         if isinstance(data, Sized) and len(data) == 0:
             raise ValueError("the dataset is empty; expected at least one sample")
@@ -186,18 +186,20 @@ def generators(batches: Iterable[Batch]) -> list[torch.Generator]:
     return list(unique.values())
 
 
-def _is_pair(data: Any) -> bool:
-    """Whether `data` are the inputs and the labels of a whole set, and not two batches."""
-    pair = isinstance(data, tuple | list) and len(data) == 2
-    return pair and all(isinstance(part, Tensor | np.ndarray) for part in data)
+def _is_whole_set(data: Any) -> bool:
+    """Whether `data` are inputs, labels and perhaps weights of a whole set, and not batches."""
+    arrays = isinstance(data, tuple | list) and len(data) in (2, 3)
+    return arrays and all(isinstance(part, Tensor | np.ndarray) for part in data)
 
 
-def _paired(inputs: Any, labels: Any) -> TensorDataset:
-    if len(inputs) != len(labels):
+def _as_dataset(inputs: Any, labels: Any, *weights: Any) -> TensorDataset:
+    if any(len(inputs) != len(part) for part in (labels, *weights)):
+        counts = ", ".join(str(len(part)) for part in (inputs, labels, *weights))
         raise ValueError(
-            f"{len(inputs)} inputs but {len(labels)} labels; expected one label per input"
+            f"inputs, labels and weights have {counts} entries; expected one label, and one weight if any, "
+            "per input"
         )
-    return TensorDataset(torch.as_tensor(inputs), torch.as_tensor(labels))
+    return TensorDataset(*(torch.as_tensor(part) for part in (inputs, labels, *weights)))
 
 
 def _pictures(data: Any) -> list[Any] | None:

@@ -8,14 +8,13 @@ from daedl.export.files import (
     to_onnx,
     to_pt2,
 )
-from daedl.export.graph import named, to_torch_export
+from daedl.export.graph import to_torch_export
 
 __all__ = [
     "TOLERANCE",
     "Written",
     "description",
     "difference",
-    "named",
     "to_onnx",
     "to_pt2",
     "to_torch_export",

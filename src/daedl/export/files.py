@@ -17,7 +17,6 @@ from daedl.export import onnx_file
 from daedl.export.graph import (
     BATCH,
     INPUT,
-    named,
     random_images,
     to_torch_export,
     undisturbed,
@@ -64,7 +63,7 @@ def to_onnx(
     """Write the classifier as one ONNX file, with operators of the default set alone.
 
     Its input is "images" (batch, *input_shape), 8-bit pixels, or prepared floats for a classifier without
-    preprocessing; its outputs are those of `named`. The file is tried in
+    preprocessing; its outputs are those of `Prediction.columns`. The file is tried in
     onnxruntime on random images before it is written, so that a bad one never is.
 
     Arguments:
@@ -144,7 +143,7 @@ def _require_parity(
 ) -> float:
     """How far `run` is from the classifier on random images; raise if that is too far."""
     images = random_images(model, CHECKED)
-    worst = difference(named(model.predict(images)), run(images))
+    worst = difference(model.predict(images).columns(), run(images))
     if not worst <= tolerance:  # NaN is too far as well
         raise ValueError(
             f"what was exported differs from PyTorch by {worst:.1e} on {CHECKED} random images; expected "
@@ -166,7 +165,7 @@ def _write(
 
 def _example(model: Classifier) -> dict[str, Tensor]:
     """The outputs of one image."""
-    return named(model.predict(random_images(model, 1)))
+    return model.predict(random_images(model, 1)).columns()
 
 
 def _shaped(tensor: Tensor) -> str:

@@ -24,7 +24,6 @@ from torch.overrides import TorchFunctionMode
 
 from daedl.classifier import Classifier
 from daedl.methods import MCDropout, Method
-from daedl.prediction import Prediction
 from daedl.selective import MaxRejectionRate, Thresholds
 from daedl.spectral import remove_spectral_norm
 
@@ -32,29 +31,6 @@ INPUT = "images"
 BATCH = "batch"
 # By this share a limit is moved in the graph, about 16 roundings of float32; see `_for_a_graph` (chosen).
 SLACK = 1e-6
-
-
-def named(prediction: Prediction) -> dict[str, Tensor]:
-    """What a graph gives of a prediction for B images over C classes: what its method has of these.
-
-        probs (B, C)      label (B,)          aleatoric (B,)     epistemic (B,)
-        log_alpha (B, C)  alpha0 (B,)         density_score (B,) log_density (B,)
-        accept (B,), if the classifier was calibrated
-
-    As in `Prediction`; alpha0 is the sum of the concentrations.
-    """
-    found = {
-        "probs": prediction.probs,
-        "label": prediction.labels,
-        "aleatoric": prediction.aleatoric,
-        "epistemic": prediction.epistemic,
-        "log_alpha": prediction.log_alpha,
-        "alpha0": None if prediction.log_alpha is None else prediction.dirichlet.precision,
-        "density_score": prediction.density_score,
-        "log_density": prediction.log_density,
-        "accept": None if prediction.thresholds is None else prediction.accept,
-    }
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 class Exported(nn.Module):
@@ -71,13 +47,13 @@ class Exported(nn.Module):
         self.requires_grad_(False).cpu().eval()
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Converts raw inputs (B, *input_shape) to the tensors of `named`."""
+        """Converts raw inputs (B, *input_shape) to the tensors of `Prediction.columns`."""
         if self.preprocess is not None:
             images = self.preprocess(images, next(self.network.parameters()).dtype)
         outputs = self.method.forward(self.network, images)
         with _InOneBlock():
             prediction = self.method.predict(outputs, self.fitted)
-        return named(replace(prediction, thresholds=self.thresholds))
+        return replace(prediction, thresholds=self.thresholds).columns()
 
 
 class _InOneBlock(TorchFunctionMode):
@@ -119,7 +95,7 @@ def _for_a_graph(thresholds: Thresholds) -> Thresholds:
 def to_torch_export(model: Classifier) -> ExportedProgram:
     """The classifier traced by `torch.export`, for batches of any size.
 
-    `to_torch_export(model).module()(images)` gives a dictionary of the tensors of `named`.
+    `to_torch_export(model).module()(images)` gives a dictionary of the tensors of `Prediction.columns`.
     """
     graph = Exported(model)
     images = random_images(model, 2)

@@ -116,10 +116,15 @@ class Method(ABC):
         return (Phase(self),)
 
     def training_loss(
-        self, network: nn.Module, images: Tensor, targets: Tensor, epoch: int
+        self,
+        network: nn.Module,
+        images: Tensor,
+        targets: Tensor,
+        epoch: int,
+        weights: Tensor | None = None,
     ) -> Tensor:
-        """Scalar loss of a training batch: images (B, ...), targets (B,), zero-based epoch."""
-        return losses.reduce(self.loss(network(images), targets, epoch), self.reduction)
+        """Scalar loss of a training batch: images (B, ...), targets (B,), zero-based epoch, weights (B,)."""
+        return losses.reduce(self.loss(network(images), targets, epoch), self.reduction, weights)
 
     @abstractmethod
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl import losses
 from daedl.checks import require_whole
 from daedl.distributed import several
 from daedl.methods.base import Method, Phase
@@ -117,18 +116,24 @@ class Ensemble(Method):
         )
 
     def training_loss(
-        self, network: nn.Module, images: Tensor, targets: Tensor, epoch: int
+        self,
+        network: nn.Module,
+        images: Tensor,
+        targets: Tensor,
+        epoch: int,
+        weights: Tensor | None = None,
     ) -> Tensor:
         """The sum of the members' losses, so that each has the gradient that it would have alone."""
         if type(self.member).training_loss is Method.training_loss:
-            return losses.reduce(self.loss(network(images), targets, epoch), self.reduction)
+            return super().training_loss(network, images, targets, epoch, weights)
         if several():
             raise ValueError(
                 f"an ensemble of {self.member.name!r} is trained by several processes, whose gradients "
                 "would not be shared; expected one process: pass devices=1, or train members one by one "
                 "and join them with daedl.ensemble"
             )
-        each = [self.member.training_loss(one, images, targets, epoch) for one in _members(network)]
+        arguments = images, targets, epoch, weights
+        each = [self.member.training_loss(one, *arguments) for one in _members(network)]
         return torch.stack(each).sum()
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from daedl import losses
 from daedl.dirichlet import Dirichlet
 from daedl.methods.base import Method
 from daedl.outputs import Outputs
@@ -87,16 +88,20 @@ class KLPN(Method):
         return wanted.kl(predicted)
 
     def training_loss(
-        self, network: nn.Module, images: Tensor, targets: Tensor, epoch: int
+        self,
+        network: nn.Module,
+        images: Tensor,
+        targets: Tensor,
+        epoch: int,
+        weights: Tensor | None = None,
     ) -> Tensor:
         """The loss of known images, and that of as many of noise; both in one pass."""
         outputs = network(torch.cat([images, self.noise(images)]))
         known, unknown = outputs.logits.chunk(2)
         flat = Dirichlet(torch.zeros_like(unknown))
         of_noise = self.divergence(flat, Dirichlet(unknown)) / self.target
-        losses = self.loss(Outputs(outputs.features[: len(images)], known), targets, epoch)
-        losses = losses + self.noise_weight * of_noise
-        return losses.mean() if self.reduction == "mean" else losses.sum()
+        of_known = self.loss(Outputs(outputs.features[: len(images)], known), targets, epoch)
+        return losses.reduce(of_known + self.noise_weight * of_noise, self.reduction, weights)
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """KL(Dir(β_y) ‖ Dir(α)) / t, (B,)."""

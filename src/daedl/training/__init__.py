@@ -1,6 +1,7 @@
 """Training: one loop on Fabric, then the density."""
 
+from daedl.training.callbacks import Callback
 from daedl.training.fit import fit
 from daedl.training.loop import Epoch, History
 
-__all__ = ["Epoch", "History", "fit"]
+__all__ = ["Callback", "Epoch", "History", "fit"]

@@ -3,19 +3,24 @@
 import pickle
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
 
-from daedl.checks import require_above_zero, require_batch, require_targets, require_whole
+from daedl.checks import (
+    require_above_zero,
+    require_batch,
+    require_targets,
+    require_weights,
+    require_whole,
+)
 from daedl.classifier import Classifier
 from daedl.data.batches import Batch
 from daedl.data.loaders import Data, in_order, require_repeatable, shuffled_share
@@ -23,8 +28,12 @@ from daedl.density import DensityEffect, DensityScorer, DensityWarning
 from daedl.distributed import sum_across
 from daedl.networks import lay_out
 from daedl.storage import expanded, require_writable
+from daedl.training.callbacks import require_callbacks
 from daedl.training.loop import History, Plan, train_all
 from daedl.training.randomness import preserved_random_state, seed_epoch
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Schedule = Literal["exponential", "one-cycle"]
 
@@ -43,6 +52,7 @@ def fit(
     scheduler: Callable[[Optimizer], LRScheduler] | None = None,
     patience: int = 10,
     gradient_clip: float | None = None,
+    class_weights: Literal["balanced"] | Sequence[float] | Tensor | None = None,
     fit_data: Data | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
@@ -52,18 +62,22 @@ def fit(
     devices: int | str = 1,
     strategy: str = "auto",
     precision: Any = "32-true",
+    callbacks: Sequence[Any] = (),
+    loggers: Any = None,
     progress: bool = True,
 ) -> History:
-    """Train `model`, put back the weights of its best epoch, then fit its density in one more pass.
+    """Trains `model`, restores its best epoch, then fits what the method needs after training.
 
     The defaults are the paper's: Adam at 1e-3, times 0.95 after each epoch, batches of 64, early
-    stopping on the validation loss. Validation runs in eval mode.
+    stopping on the validation loss. Validation runs in eval mode. Inputs go through `model.prepare`.
 
     Arguments:
-        train: batches of (images, targets), for instance a DataLoader; a Dataset; or the two arrays.
+        train: a DataLoader or another iterable of (inputs, targets) batches; a Dataset; two arrays; an
+            ImageSet; or the path of a folder with one subfolder of images per class. A third entry of a
+            batch, or a third array, are sample weights.
         val: held-out data of the same kind; without them the last epoch's weights are kept.
-        max_epochs: epochs at most.
-        batch_size: for arrays and datasets; a loader has its own.
+        max_epochs: maximal number of epochs.
+        batch_size: for data without batches of their own.
         learning_rate, lr_decay: of the default optimiser and schedule.
         schedule: "exponential" multiplies the rate by `lr_decay` after each epoch; "one-cycle" takes
             it up to `learning_rate` and down to zero over `max_epochs`, batch by batch, and Adam's
@@ -74,6 +88,8 @@ def fit(
             batch if it is a OneCycleLR or CyclicLR.
         patience: epochs without a lower validation loss after which training stops.
         gradient_clip: largest norm of the gradient.
+        class_weights: one factor of the loss per class, for training and validation; "balanced" gives every
+            class the same total weight, N / (C N_c).
         fit_data: training data for the fit after training, if `train` augments: a density should see
             images as they are. By default `train`.
         seed: epoch t draws its random numbers from (seed, t), so that a resumed run repeats them. The
@@ -83,6 +99,9 @@ def fit(
         resume_key: what else must be the same to resume, such as a digest of the data; JSON-able.
         accelerator, devices, strategy, precision: Fabric's, e.g. devices=2, precision="bf16-mixed".
             Several processes are spawned by default, so that what follows `fit` runs once.
+        callbacks: objects with some of the methods of `daedl.training.Callback`.
+        loggers: one or several of Fabric's loggers, such as `CSVLogger`, `TensorBoardLogger` or any other of
+            that interface; they get the losses, the accuracy and the learning rate of each epoch.
         progress: show progress bars.
     """
     plan = Plan(
@@ -100,19 +119,27 @@ def fit(
         resume=resume,
         progress=progress,
         resume_key=resume_key or {},
+        callbacks=tuple(callbacks),
     )
     train = model.batches(train, batch_size, shuffle=True)
     require_repeatable(train)
     val = None if val is None else model.batches(val, batch_size)
     fit_data = train if fit_data is None else model.batches(fit_data, batch_size)
     require_above_zero("learning_rate", learning_rate, "0.001")
+    require_callbacks(plan.callbacks)
+    if class_weights is not None:
+        plan = replace(plan, class_weights=_class_weights(class_weights, model, train))
     _require_sense(plan, train)
     if val is None and model.method.needs_fit and model.method.fit_split == "validation":
         raise ValueError(
             f"method {model.method.name!r} is fitted to validation data, and none were given; expected "
             "held-out data: pass val=..., for instance a tenth of the training data"
         )
-    build = partial(Fabric, accelerator=accelerator, devices=devices, precision=precision)
+    from lightning_fabric import Fabric  # noqa: PLC0415 (takes as long as torch to import)
+
+    build = partial(
+        Fabric, accelerator=accelerator, devices=devices, precision=precision, loggers=loggers
+    )
     fabric = build(strategy=strategy)
     if strategy == "auto" and fabric.world_size > 1:
         fabric = build(strategy="ddp_spawn")
@@ -210,7 +237,7 @@ class _Job:
     fit_data: Iterable[Batch]
 
 
-def _launch(fabric: Fabric, job: _Job) -> History:
+def _launch(fabric: "Fabric", job: _Job) -> History:
     """Run the job in as many processes as Fabric has; bring back what they made."""
     if fabric.strategy.launcher is None:
         return _train(fabric, job)
@@ -225,7 +252,7 @@ def _launch(fabric: Fabric, job: _Job) -> History:
     return history
 
 
-def _train_pickled(fabric: Fabric, pickled: bytes, folder: Path) -> bytes:
+def _train_pickled(fabric: "Fabric", pickled: bytes, folder: Path) -> bytes:
     """In one of several processes: train, and leave the trained model in `folder`."""
     job: _Job = pickle.loads(pickled)
     history = _train(fabric, job)
@@ -233,12 +260,12 @@ def _train_pickled(fabric: Fabric, pickled: bytes, folder: Path) -> bytes:
     return pickle.dumps(history)
 
 
-def _result(fabric: Fabric, folder: Path) -> Path:
+def _result(fabric: "Fabric", folder: Path) -> Path:
     """Where a process leaves its model: one file each, as some strategies return in every process."""
     return folder / f"{fabric.global_rank}.daedl"
 
 
-def _train(fabric: Fabric, job: _Job) -> History:
+def _train(fabric: "Fabric", job: _Job) -> History:
     """Train, then fit the density."""
     rank, world_size, plan = fabric.global_rank, fabric.world_size, job.plan
     train = shuffled_share(job.train, rank, world_size, plan.seed)
@@ -256,6 +283,8 @@ def _train(fabric: Fabric, job: _Job) -> History:
     if on_cpu:
         lay_out(model.network)
     history = train_all(fabric, model, plan, train, val)
+    for logger in fabric.loggers:
+        logger.finalize("success")
     if on_cpu:  # as it comes back from a file, so that both predict the same to the last bit
         lay_out(model.network, torch.contiguous_format)
     # A dataset may draw random numbers for the density too: the same after any interruption.
@@ -267,12 +296,29 @@ def _train(fabric: Fabric, job: _Job) -> History:
     return history
 
 
+def _class_weights(
+    wanted: str | Sequence[float] | Tensor, model: Classifier, train: Iterable[Batch]
+) -> Tensor:
+    """Returns one weight per class (C,)."""
+    number = model.network.num_classes
+    if isinstance(wanted, str):
+        if wanted != "balanced":
+            raise ValueError(
+                f"class_weights is {wanted!r}; expected 'balanced', or one number per class"
+            )
+        counts = _class_counts(in_order(train), number)
+        return counts.sum() / (number * counts.clamp_min(1)).float()
+    weights = torch.as_tensor(wanted, dtype=torch.float32)
+    require_weights(weights, number, " of the classes")
+    return weights
+
+
 def _class_counts(batches: Iterable[Batch], num_classes: int) -> Tensor:
     """Training samples of each class (C,), of all processes."""
     counts = torch.zeros(num_classes, dtype=torch.long)
     for number, batch in enumerate(batches):
         where = f" of batch {number} of the training data"
-        images, targets = require_batch(batch, where)
-        require_targets(targets, num_classes, len(images), where)
+        inputs, targets, _ = require_batch(batch, where)
+        require_targets(targets, num_classes, len(inputs), where)
         counts += torch.bincount(targets.long().cpu(), minlength=num_classes)
     return sum_across(counts)

@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from daedl.checks import require_batch, require_finite, require_targets
+from daedl.checks import require_batch, require_finite, require_targets, require_weights
 from daedl.classifier import Classifier
 from daedl.data.batches import Batch
 from daedl.data.loaders import count, generators, start_epoch
@@ -23,8 +22,12 @@ from daedl.distributed import share_buffers, sum_across
 from daedl.methods.base import Phase
 from daedl.outputs import collect
 from daedl.training import bars
+from daedl.training.callbacks import call
 from daedl.training.checkpoint import Checkpoint
 from daedl.training.randomness import seed_epoch
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 # PyTorch means these to be stepped after each batch, all others after each epoch.
 STEPPED_BY_BATCH = (OneCycleLR, CyclicLR)
@@ -86,10 +89,12 @@ class Plan:
     resume: bool
     progress: bool
     resume_key: Mapping[str, Any]
+    class_weights: Tensor | None = None
+    callbacks: Sequence[Any] = ()
 
 
 def train_all(
-    fabric: Fabric,
+    fabric: "Fabric",
     model: Classifier,
     plan: Plan,
     train: Iterable[Batch],
@@ -97,10 +102,13 @@ def train_all(
 ) -> History:
     """Train every phase of the method, one after the other; `train`, `val`: this process's batches."""
     epochs: tuple[Epoch, ...] = ()
+    callbacks = plan.callbacks if fabric.is_global_zero else ()
+    call(callbacks, "on_fit_start", model)
     for number, phase in enumerate(model.method.phases()):
         run = Run(fabric, model, plan, train, val, phase, number, epochs)
         history = run.go()
         epochs = history.epochs
+    call(callbacks, "on_fit_end", history)
     return history
 
 
@@ -112,7 +120,7 @@ class Run:
 
     def __init__(
         self,
-        fabric: Fabric,
+        fabric: "Fabric",
         model: Classifier,
         plan: Plan,
         train: Iterable[Batch],
@@ -158,6 +166,7 @@ class Run:
             ],
             "learning rate": optimizer.param_groups[0]["lr"],
             "gradient clip": plan.gradient_clip,
+            "class weights": None if plan.class_weights is None else plan.class_weights.tolist(),
             "seed": plan.seed,
             "processes": self.fabric.world_size,
             "batches": self.num_batches,
@@ -198,8 +207,18 @@ class Run:
                     self._checkpoint().save(plan.checkpoint)
                 self.fabric.barrier()
                 shown.epoch_done(str(self.epochs[-1]))
+                self._report(self.epochs[-1])
         self.model.network.load_state_dict(self.best)
         return self._history(self.epochs)
+
+    def _report(self, epoch: Epoch) -> None:
+        """Passes the figures of an epoch to callbacks and loggers."""
+        number = len(self.earlier) + len(self.epochs) - 1
+        metrics = {"epoch": number, **{k: v for k, v in asdict(epoch).items() if v is not None}}
+        if self.fabric.is_global_zero:
+            call(self.plan.callbacks, "on_epoch_end", metrics)
+        numbers = {name: value for name, value in metrics.items() if name not in ("epoch", "phase")}
+        self.fabric.log_dict(numbers, step=number)
 
     def _history(self, epochs: Sequence[Epoch]) -> History:
         """All epochs so far; which of them was kept counts from the first phase on."""
@@ -239,9 +258,9 @@ class Run:
         sums = torch.zeros(2 + num_classes, dtype=torch.float64)
         for number, batch in enumerate(shown.batches(self.train, epoch)):
             where = f" of epoch {epoch}, batch {number}"
-            images, targets = self._checked(batch, where)
+            images, targets, weights = self._checked(batch, where)
             self.optimizer.zero_grad()
-            loss = method.training_loss(self.network, images, targets, epoch)
+            loss = method.training_loss(self.network, images, targets, epoch, weights)
             if not torch.isfinite(loss):
                 self._explain(images, where)
             self.fabric.backward(loss)
@@ -261,12 +280,24 @@ class Run:
         _require_all_classes(sums[1:], epoch)
         return float(sums[0] / sums[1])
 
-    def _checked(self, batch: Batch, where: str) -> tuple[Tensor, Tensor]:
-        """Images and targets of a training batch, on the device."""
-        raw, targets = require_batch(batch, where)
+    def _checked(self, batch: Batch, where: str) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Returns inputs, targets and weights of a training batch, on the device."""
+        raw, targets, weights = require_batch(batch, where)
         inputs = self.model.prepare(raw, where)
         require_targets(targets, self.model.network.num_classes, len(inputs), where)
-        return inputs, targets.to(inputs.device).long()
+        if weights is not None:
+            require_weights(weights, len(inputs), where)
+            weights = weights.to(inputs)
+        targets = targets.to(inputs.device).long()
+        of_classes = self._class_weights(targets)
+        if weights is None or of_classes is None:
+            return inputs, targets, of_classes if weights is None else weights
+        return inputs, targets, weights * of_classes
+
+    def _class_weights(self, targets: Tensor) -> Tensor | None:
+        """Returns the weight of each target's class (B,)."""
+        weights = self.plan.class_weights
+        return None if weights is None else weights.to(targets.device)[targets]
 
     def _validate(self) -> tuple[float | None, float | None]:
         """Mean loss and accuracy on the validation data, in eval mode."""
@@ -278,6 +309,8 @@ class Run:
                 self.model.network, self.val, self.model.prepare, name="validation data"
             )
         losses = self.phase.method.loss(outputs, targets, epoch=math.inf)
+        if (weights := self._class_weights(targets)) is not None:
+            losses = losses * weights
         right = self.phase.method.predict_labels(outputs) == targets
         sums = torch.stack([losses.double().sum(), right.double().sum(), torch.tensor(len(right))])
         sums = sum_across(sums)

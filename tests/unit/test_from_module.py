@@ -13,6 +13,10 @@ from daedl.methods import DAEDL, Retrofit, Softmax
 from daedl.outputs import Outputs
 
 
+def from_module(module, **settings):
+    return daedl.Classifier.from_module(module, "body", input_shape=(4,), **settings)
+
+
 @pytest.fixture(scope="module")
 def trained(blobs):
     """An ordinary module, trained by an ordinary loop."""
@@ -29,32 +33,40 @@ def trained(blobs):
 
 
 def test_the_images_and_labels_of_a_whole_set_are_taken_too(trained, blobs):
-    one = daedl.wrap(trained, features="body").fit_post_hoc(blobs)
-    other = daedl.wrap(trained, features="body").fit_post_hoc([blobs])
+    one = daedl.Classifier.from_module(trained, features="body", input_shape=(4,)).fit_post_hoc(
+        blobs
+    )
+    other = daedl.Classifier.from_module(trained, features="body", input_shape=(4,)).fit_post_hoc(
+        [blobs]
+    )
     torch.testing.assert_close(one.predict(blobs[0]).probs, other.predict(blobs[0]).probs)
     assert one.fit_post_hoc(blobs).revisions[0].samples == len(blobs[0])
     assert one.calibrate(blobs, daedl.MaxRejectionRate(0.1)) == other.calibrate(
         [blobs], daedl.MaxRejectionRate(0.1)
     )
     dataset = torch.utils.data.TensorDataset(*blobs)
-    third = daedl.wrap(trained, features="body").fit_post_hoc(dataset)
+    third = daedl.Classifier.from_module(trained, features="body", input_shape=(4,)).fit_post_hoc(
+        dataset
+    )
     torch.testing.assert_close(third.predict(blobs[0]).probs, other.predict(blobs[0]).probs)
-    with pytest.raises(ValueError, match="610 images but 609 labels"):
+    with pytest.raises(ValueError, match="610, 609 entries"):
         one.fit_post_hoc((blobs[0], blobs[1][1:]))
-    with pytest.raises(TypeError, match="tuple of ndarray, ndarray; expected a pair of tensors"):
-        one.fit_post_hoc((blobs[0].numpy(), blobs[1].numpy()))
+    fourth = one.fit_post_hoc((blobs[0].numpy(), blobs[1].numpy()))
+    torch.testing.assert_close(fourth.predict(blobs[0]).probs, other.predict(blobs[0]).probs)
 
 
 def test_wrapped_without_training(trained, blobs):
     before = copy.deepcopy(trained.state_dict())
     logits = trained(blobs[0])
-    model = daedl.wrap(trained, features="body").fit_post_hoc([blobs])
+    model = daedl.Classifier.from_module(trained, features="body", input_shape=(4,)).fit_post_hoc(
+        [blobs]
+    )
     p = model.predict(blobs[0])
     assert torch.equal(p.labels, logits.argmax(-1))
     torch.testing.assert_close(p.log_alpha, p.density_score[:, None] * logits)
     assert all(torch.equal(before[name], value) for name, value in trained.state_dict().items())
     far = model.predict(300 * torch.randn(200, 4, generator=torch.Generator().manual_seed(0)))
-    plain = daedl.wrap(trained, "body", "softmax").fit_post_hoc([blobs])
+    plain = from_module(trained, method="softmax").fit_post_hoc([blobs])
     assert daedl.metrics.auroc(p.epistemic, far.epistemic) > 0.9
     assert (
         daedl.metrics.auroc(
@@ -66,7 +78,7 @@ def test_wrapped_without_training(trained, blobs):
 
 @pytest.mark.parametrize("method", ["ddu", "knn", "energy", "mahalanobis", "temperature"])
 def test_other_ways_to_read_a_trained_network(trained, blobs, method):
-    model = daedl.wrap(trained, "body", method, class_names=["a", "b", "c"]).fit_post_hoc([blobs])
+    model = from_module(trained, method=method, class_names=["a", "b", "c"]).fit_post_hoc([blobs])
     assert model.class_names == ["a", "b", "c"]
     assert torch.equal(model.predict(blobs[0]).labels, trained(blobs[0]).argmax(-1))
 
@@ -75,25 +87,38 @@ def test_settings_and_names_are_checked(trained, blobs):
     with pytest.raises(
         ValueError, match=r"unknown module for `features` 'boddy'.*did you mean 'body'"
     ):
-        daedl.wrap(trained, "boddy").fit_post_hoc([blobs])
-    with pytest.raises(TypeError, match="expected a pair of tensors"):
-        daedl.wrap(trained, "body").fit_post_hoc([])
-    assert daedl.wrap(trained, "body", covariance="tied").fit_post_hoc([blobs]).method == Retrofit(
+        daedl.Classifier.from_module(trained, "boddy", input_shape=(4,)).fit_post_hoc([blobs])
+    with pytest.raises(ValueError, match="no batch"):
+        from_module(trained).fit_post_hoc([])
+    assert from_module(trained, covariance="tied").fit_post_hoc([blobs]).method == Retrofit(
         covariance="tied"
     )
 
 
-@pytest.mark.parametrize("method", ["daedl", "f-edl", "postnet", "sngp"])
-def test_methods_that_would_change_the_module_are_refused(trained, blobs, method):
-    logits = trained(blobs[0])
-    with pytest.raises(ValueError, match=r"needs a training of its own.*take 'retrofit'"):
-        daedl.wrap(trained, "body", method)
-    assert torch.equal(trained(blobs[0]), logits)
+def test_a_shape_is_required(trained):
+    with pytest.raises(ValueError, match="input_shape"):
+        daedl.Classifier.from_module(trained, "body")
+
+
+def test_preprocess_gives_the_shape():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 2))
+    preprocess = daedl.Preprocess(1, 8, mean=[0.5], std=[0.25])
+    model = daedl.Classifier.from_module(module, "2", preprocess=preprocess, method="softmax")
+    pixels = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
+    expected = module((pixels / 255 - 0.5) / 0.25).softmax(-1)
+    torch.testing.assert_close(model.predict(pixels).probs, expected)
+
+
+@pytest.mark.filterwarnings("ignore::daedl.DensityWarning")
+def test_methods_with_a_training_of_their_own_are_trained_by_fit(trained, blobs):
+    model = from_module(copy.deepcopy(trained), method="daedl")
+    daedl.fit(model, blobs, blobs, max_epochs=2, progress=False)
+    assert model.predict(blobs[0]).density_score is not None
 
 
 def test_batches_that_come_once_are_all_used(trained, blobs):
     batches = zip(blobs[0].split(100), blobs[1].split(100), strict=True)
-    model = daedl.wrap(trained, "body").fit_post_hoc(batches)
+    model = from_module(trained).fit_post_hoc(batches)
     assert model.revisions[0].samples == 610
 
 
@@ -109,7 +134,7 @@ def test_it_is_daedl_on_the_training_of_softmax():
 
 class TestRefit:
     def test_merged_samples_versions_and_thresholds(self, trained, blobs, tmp_path):
-        model = daedl.wrap(trained, "body").fit_post_hoc([blobs])
+        model = from_module(trained).fit_post_hoc([blobs])
         model.calibrate([blobs])
         assert [each.samples for each in model.revisions] == [610]
         weights = copy.deepcopy(model.network.state_dict())
@@ -142,9 +167,9 @@ class TestRefit:
             (part, targets)
             for part, targets in zip(blobs[0].split(305), blobs[1].split(305), strict=True)
         ]
-        parts = daedl.wrap(trained, "body", method).fit_post_hoc(halves[:1])
+        parts = from_module(trained, method=method).fit_post_hoc(halves[:1])
         parts.update_post_hoc(halves[1:])
-        whole = daedl.wrap(trained, "body", method).fit_post_hoc(halves)
+        whole = from_module(trained, method=method).fit_post_hoc(halves)
         torch.testing.assert_close(
             parts.predict(blobs[0]).epistemic,
             whole.predict(blobs[0]).epistemic,
@@ -156,8 +181,8 @@ class TestRefit:
         with pytest.raises(
             NotFittedError, match=r"nothing fitted to merge.*call fit_post_hoc first"
         ):
-            daedl.wrap(trained, "body", "energy").fit_post_hoc([blobs]).update_post_hoc([blobs])
-        knn = daedl.wrap(trained, "body", "knn").fit_post_hoc([blobs])
+            from_module(trained, method="energy").fit_post_hoc([blobs]).update_post_hoc([blobs])
+        knn = from_module(trained, method="knn").fit_post_hoc([blobs])
         with pytest.raises(
             NotImplementedError, match=r"knn keeps no statistics.*call fit_post_hoc with all"
         ):

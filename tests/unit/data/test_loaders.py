@@ -1,0 +1,52 @@
+"""Batches from loaders and datasets: every use counts every sample once."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import daedl
+from daedl.networks import MLP
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return daedl.Classifier(MLP(4, 3, hidden=(8,)))
+
+
+def test_shuffling_and_dropping_loaders_count_every_sample(model, blobs):
+    features, targets = (part[:300] for part in blobs)
+    loader = DataLoader(TensorDataset(features, targets), 256, shuffle=True, drop_last=True)
+    model.fit_post_hoc(loader)
+    assert model.revisions[0].samples == 300
+    _, found = model.collect(loader)
+    assert torch.equal(found, targets)
+    assert len(model.predict(loader)) == 300
+    assert model.calibrate(loader, daedl.MaxRejectionRate(0.2)).samples == 300
+    whole = daedl.Classifier(model.network, model.method).fit_post_hoc((features, targets))
+    torch.testing.assert_close(
+        whole.predict(features).log_density, model.predict(features).log_density
+    )
+
+
+@pytest.mark.parametrize("convert", [torch.as_tensor, torch.Tensor.numpy], ids=["torch", "numpy"])
+def test_arrays_fit_wherever_tensors_do(model, blobs, convert):
+    data = tuple(convert(part) for part in blobs)
+    daedl.fit(model, data, data, max_epochs=1, progress=False)
+    model.fit_post_hoc(data)
+    model.update_post_hoc(data)
+    assert model.density_effect(data) is not None
+    assert [each.samples for each in model.revisions] == [610, 610]
+
+
+@pytest.mark.parametrize("data", [3, None, "nowhere", b"bytes"])
+def test_other_things_are_rejected(model, data):
+    with pytest.raises((TypeError, ValueError), match="expected"):
+        model.collect(data)
+
+
+def test_iterators_are_rejected_for_training_alone(model, blobs):
+    batches = zip(blobs[0].split(100), blobs[1].split(100), strict=True)
+    with pytest.raises(TypeError, match="only once"):
+        daedl.fit(model, batches, max_epochs=1, progress=False)
+    assert len(model.collect(batches)[1]) == 610
