@@ -10,7 +10,7 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from daedl.metrics import METRICS
+from daedl import metrics
 from daedl.prediction import Prediction
 
 # What predictions are compared with: targets (N,), or predictions for OOD samples.
@@ -42,7 +42,7 @@ class Task(ABC, Generic[Reference]):
         return [
             Measured(self.name, score, metric.name, metric.compute(*arguments))
             for score, arguments in self.arguments(prediction, reference).items()
-            for (task, _), metric in METRICS.items()
+            for (task, _), metric in metrics.METRICS.items()
             if task == self.name and metric.of in (None, score)
         ]
 

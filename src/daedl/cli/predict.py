@@ -19,6 +19,7 @@ from daedl.cli.results import (
     OutOption,
     Record,
     make_table,
+    printable,
     require_place,
     write_records,
 )
@@ -47,7 +48,7 @@ def predict(
         files, empty = _expanded(images)
         read, unreadable = _read(files, *image_shape(classifier))
         for failure in (*empty, *unreadable):
-            typer.secho(f"Error: {failure}", fg="red", err=True)
+            typer.secho(f"Error: {printable(failure)}", fg="red", err=True)
         if not read:
             raise ValueError("there is no image to predict; expected at least one that can be read")
         prediction = predict_images(classifier, torch.stack(list(read.values())))
