@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from daedl import metrics
-from daedl.methods import METHODS
 from daedl.prediction import Prediction
 from daedl.selective import Thresholds
 
@@ -20,9 +19,7 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#555555"
 RED = "#E0202B"  # the paper's colour for OOD; contrasts with both ends of viridis
 SKY, VERMILION, PURPLE, BLACK = "#56B4E9", "#D55E00", "#CC79A7", "#000000"
 BROWN = "#8B5A2B"  # not in the palette; darker than its orange
-# Titles of methods, and of labels for methods with other settings.
 TITLES = {
-    **{name: getattr(method, "title", name.upper()) for name, method in METHODS.items()},
     "softmax": "Softmax",
     "edl": "EDL",
     "edl+": "EDL+",
