@@ -9,7 +9,7 @@ from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
 from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile, predict_images, read_known
-from daedl.cli.results import require_place
+from daedl.cli.results import require_output_file
 from daedl.selective import MaxErrorRate, MaxRejectionRate, On, Target
 from daedl.storage import write_atomically
 
@@ -75,7 +75,7 @@ def calibrate(
 
 def _require_outputs(model: Path, destination: Path, plot: Path, force: bool) -> None:
     """Raise if an output can't or shouldn't be written, before anything is computed."""
-    require_place(destination)
+    require_output_file(destination)
     if destination.exists() and not destination.samefile(model) and not force:
         raise FileExistsError(
             f"{destination} already exists; expected a new file, or the model itself: choose another with "
@@ -83,7 +83,7 @@ def _require_outputs(model: Path, destination: Path, plot: Path, force: bool) ->
         )
     if plot.suffix.lower() != ".png":
         raise ValueError(f"--plot is {plot}; expected a file name that ends in .png: rename it")
-    require_place(plot, "--plot", model)
+    require_output_file(plot, "--plot", model)
 
 
 def _target(reject: float | None, error: float | None, delta: float) -> Target:

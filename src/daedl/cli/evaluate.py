@@ -23,7 +23,7 @@ from daedl.cli.results import (
     OutOption,
     Record,
     make_table,
-    require_place,
+    require_output_file,
     write_records,
 )
 from daedl.evaluate import Measured
@@ -55,7 +55,7 @@ def evaluate(
     """
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
-            require_place(out, model=model)
+            require_output_file(out, model=model)
         classifier = Classifier.load(model)
         inside = read_known(known, classifier)
         # All datasets are read before any prediction, so that a wrong path fails immediately.

@@ -20,7 +20,7 @@ from daedl.cli.results import (
     Record,
     make_table,
     printable,
-    require_place,
+    require_output_file,
     write_records,
 )
 from daedl.data import read_images
@@ -43,7 +43,7 @@ def predict(
     """
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
-            require_place(out, model=model)
+            require_output_file(out, model=model)
         classifier = Classifier.load(model)
         files, empty = _expanded(images)
         read, unreadable = _read(files, *image_shape(classifier))

@@ -45,7 +45,7 @@ FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")
 OutOption = Annotated[Path | None, typer.Option("--out", help="Output file; by default stdout.")]
 
 
-def require_place(path: Path, option: str = "--out", model: Path | None = None) -> None:
+def require_output_file(path: Path, option: str = "--out", model: Path | None = None) -> None:
     """Raise if the file `path`, the value of `option`, can't be written, or is the `model` being read.
 
     Called before anything is computed.
