@@ -1,17 +1,24 @@
-"""Questions asked of predictions: pure functions from predictions to measured figures."""
+"""Evaluation tasks: predictions in, named metrics out.
 
-from collections.abc import Sequence
+A task defines what its metrics are called with; the metrics themselves are registered in `daedl.metrics`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from daedl import metrics
 from daedl.prediction import Prediction
 
+# What predictions are compared with: targets (N,), or predictions for OOD samples.
+Reference = TypeVar("Reference", Tensor, Prediction)
+
 
 class Measured(NamedTuple):
-    """One figure: `score` is the uncertainty that it judges, or "probs", "labels"."""
+    """One value: `score` is the uncertainty score that is evaluated, or "probs" or "labels"."""
 
     task: str
     score: str
@@ -19,48 +26,96 @@ class Measured(NamedTuple):
     value: float
 
 
-def classification(prediction: Prediction, targets: Tensor) -> list[Measured]:
-    """How right and how honest predictions of N in-distribution samples are; targets (N,).
+class Task(ABC, Generic[Reference]):
+    """A question about predictions, which every metric registered for its name answers."""
 
-    Accuracy, and Brier score, log loss and calibration error of the probabilities; for each
-    uncertainty score the average precision of telling right predictions from wrong ones, and the area
-    under the risk-coverage curve.
-    """
-    probs, labels = prediction.probs, prediction.labels
-    measured = [
-        Measured("classification", "labels", "accuracy", metrics.accuracy(labels, targets)),
-        Measured("classification", "probs", "brier", metrics.brier(probs, targets)),
-        Measured("classification", "probs", "nll", metrics.nll(probs, targets)),
-        Measured("calibration", "probs", "ece", metrics.ece(probs, targets, labels=labels)),
-    ]
-    for score, uncertainty in prediction.scores().items():
-        value = metrics.misclassification_aupr(uncertainty, labels, targets)
-        measured.append(Measured("misclassification", score, "aupr", value))
-        area = metrics.aurc(uncertainty, labels, targets)
-        measured.append(Measured("misclassification", score, "aurc", area))
-    return measured
+    name: ClassVar[str]
+
+    @abstractmethod
+    def arguments(
+        self, prediction: Prediction, reference: Reference
+    ) -> Mapping[str, tuple[Tensor, ...]]:
+        """The arguments of the metrics, by the score that they evaluate."""
+
+    def measure(self, prediction: Prediction, reference: Reference) -> list[Measured]:
+        """Every metric of the task for each score."""
+        return [
+            Measured(self.name, score, metric.name, metric.compute(*arguments))
+            for score, arguments in self.arguments(prediction, reference).items()
+            for (task, _), metric in metrics.METRICS.items()
+            if task == self.name and metric.of in (None, score)
+        ]
+
+
+class Classification(Task[Tensor]):
+    """Are the predicted classes correct, and the probabilities accurate?"""
+
+    name = "classification"
+
+    def arguments(
+        self, prediction: Prediction, reference: Tensor
+    ) -> Mapping[str, tuple[Tensor, ...]]:
+        """labels and targets, or probs and targets."""
+        return {"labels": (prediction.labels, reference), "probs": (prediction.probs, reference)}
+
+
+class Calibration(Task[Tensor]):
+    """Does the confidence equal the accuracy?"""
+
+    name = "calibration"
+
+    def arguments(
+        self, prediction: Prediction, reference: Tensor
+    ) -> Mapping[str, tuple[Tensor, ...]]:
+        """probs, targets, labels."""
+        return {"probs": (prediction.probs, reference, prediction.labels)}
+
+
+class Misclassification(Task[Tensor]):
+    """Is the uncertainty larger for wrong predictions than for correct ones?"""
+
+    name = "misclassification"
+
+    def arguments(
+        self, prediction: Prediction, reference: Tensor
+    ) -> Mapping[str, tuple[Tensor, ...]]:
+        """uncertainty, labels, targets."""
+        scores = prediction.scores()
+        return {name: (each, prediction.labels, reference) for name, each in scores.items()}
+
+
+class OODDetection(Task[Prediction]):
+    """Is the uncertainty larger for OOD samples than for in-distribution samples?"""
+
+    name = "ood"
+
+    def arguments(
+        self, prediction: Prediction, reference: Prediction
+    ) -> Mapping[str, tuple[Tensor, ...]]:
+        """uncertainty of in-distribution samples (N,), uncertainty of OOD samples (M,)."""
+        ood = reference.scores()
+        return {name: (each, ood[name]) for name, each in prediction.scores().items()}
+
+
+# The tasks on labelled in-distribution data, in the order of tables.
+LABELLED: tuple[Task[Tensor], ...] = (Classification(), Calibration(), Misclassification())
+
+
+def classification(prediction: Prediction, targets: Tensor) -> list[Measured]:
+    """Evaluate predictions for N in-distribution samples with targets (N,) by all tasks of `LABELLED`."""
+    return [each for task in LABELLED for each in task.measure(prediction, targets)]
 
 
 def ood_detection(inside: Prediction, outside: Prediction, task: str = "ood") -> list[Measured]:
-    """How well each uncertainty score tells N in-distribution samples from M others.
+    """Evaluate how well each uncertainty score separates N in-distribution from M OOD samples.
 
-    In-distribution is the positive class, as in the paper's tables. `task` is "shift" where the
-    others are corruptions of the known data.
+    `task` is its name in the results: "shift" if the OOD samples are corrupted in-distribution samples.
     """
-    measured = []
-    others = outside.scores()
-    for score, uncertainty in inside.scores().items():
-        pair = uncertainty, others[score]
-        measured += [
-            Measured(task, score, "aupr", metrics.aupr(*pair)),
-            Measured(task, score, "auroc", metrics.auroc(*pair)),
-            Measured(task, score, "fpr95", metrics.fpr_at_95(*pair)),
-        ]
-    return measured
+    return [each._replace(task=task) for each in OODDetection().measure(inside, outside)]
 
 
 def averaged(measured: Sequence[Sequence[Measured]]) -> list[Measured]:
-    """The mean of each figure over several data sets, of which all have the same figures."""
+    """The mean of each value over several datasets with the same tasks, scores and metrics."""
     return [
         same[0]._replace(value=fmean(each.value for each in same))
         for same in zip(*measured, strict=True)

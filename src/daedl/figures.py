@@ -1,4 +1,4 @@
-"""Figures of the report. Each is a `Figure` of its own: matplotlib's global state is left alone."""
+"""Figures of reports, as separate `Figure` objects without matplotlib's global state."""
 
 from collections.abc import Mapping
 from io import BytesIO
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from daedl import metrics
 from daedl.prediction import Prediction
-from daedl.selective import MaxErrorRate, MaxRejectionRate, Thresholds
+from daedl.selective import Thresholds
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
+# The palette of Okabe and Ito, distinguishable with colour vision deficiency.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#555555"
-RED = "#E0202B"  # the paper's colour for others; it stands out on both ends of viridis
+RED = "#E0202B"  # the paper's colour for OOD; contrasts with both ends of viridis
 SKY, VERMILION, PURPLE, BLACK = "#56B4E9", "#D55E00", "#CC79A7", "#000000"
-BROWN = "#8B5A2B"  # beyond the palette, dark enough to be told from its orange
+BROWN = "#8B5A2B"  # not in the palette; darker than its orange
 TITLES = {
     "softmax": "Softmax",
     "edl": "EDL",
@@ -57,7 +57,7 @@ TITLES = {
 
 
 class Style(NamedTuple):
-    """How a method is drawn: markers and lines differ too, for those who see no colours."""
+    """The style of a method; markers and lines differ too, so that colour is not the only cue."""
 
     colour: str
     marker: str
@@ -84,7 +84,7 @@ STYLES = {
     "exp+de+sn": Style(GREEN, "^", "-"),
 }
 _OTHER = Style(GREY, "x", _SHORT)
-# Of a histogram: the known set, then the others.
+# Colours and lines of a histogram: the in-distribution dataset, then the OOD datasets.
 _HISTOGRAMS = (
     (BLUE, "-"),
     (RED, "--"),
@@ -95,12 +95,12 @@ _HISTOGRAMS = (
     (BLACK, ":"),
 )
 DOTS_PER_INCH = 160
-# Bins of a reliability diagram with fewer samples are left out: their accuracy says nothing (chosen).
-_FEW = 5
+# Bins of a reliability diagram with fewer samples are omitted: their accuracy is mostly noise (chosen).
+_MIN_SAMPLES = 5
 
 
 def style(method: str) -> Style:
-    """How the method of this label is drawn."""
+    """The style of the method with this label."""
     return STYLES.get(method, _OTHER)
 
 
@@ -112,14 +112,14 @@ def png(figure: Figure) -> bytes:
 
 
 def picture(image: Tensor) -> bytes:
-    """A grey image (H, W) in [0, 1] as a PNG file, a pixel for a pixel, ink dark on white."""
+    """A greyscale image (H, W) in [0, 1] as a PNG file of the same size; 1 is black."""
     buffer = BytesIO()
     images.imsave(buffer, image.numpy(), cmap="gray_r", vmin=0, vmax=1, format="png")
     return buffer.getvalue()
 
 
 def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
-    """Density scores (N,) of up to seven sets by name: in-distribution, then the others."""
+    """Histogram of the density scores (N,) of up to seven datasets by name, in-distribution first."""
     figure = Figure(figsize=(5.0, 3.6), layout="constrained")
     axes = figure.subplots()
     bins = np.linspace(0, 1, 26)
@@ -134,7 +134,7 @@ def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
         axes.hist(
             score.numpy(), **shared, histtype="step", linestyle=line, linewidth=1.6, label=label
         )
-    axes.set(xlabel="density score s", ylabel="share of the set")
+    axes.set(xlabel="density score s", ylabel="share of the dataset")
     legend(figure)
     bare(axes)
     return figure
@@ -143,16 +143,16 @@ def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
 def reliability_diagram(
     predictions: Mapping[str, Prediction], targets: Tensor, bins: int = 10
 ) -> Figure:
-    """Accuracy against confidence for each method: predictions of N images by name, targets (N,)."""
+    """Accuracy against confidence, one line per method: predictions for N images by name, targets (N,)."""
     figure = Figure(figsize=(5.0, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
     for name, each in predictions.items():
-        diagram = metrics.reliability(each.probs, targets, bins, each.labels)
-        enough = diagram.share * len(targets) >= _FEW
+        diagram = metrics.reliability(each.probs, targets, each.labels, bins)
+        enough = diagram.share * len(targets) >= _MIN_SAMPLES
         confidence, accuracy, share = (values[enough] for values in diagram)
         colour, marker, _ = style(name)
-        error = metrics.ece(each.probs, targets, labels=each.labels)
+        error = metrics.ece(each.probs, targets, each.labels)
         label = f"{TITLES.get(name, name)}, ECE {100 * error:.1f}"
         axes.plot([], [], color=colour, marker=marker, label=label)
         axes.plot(confidence, accuracy, color=colour, linewidth=1, alpha=0.7)
@@ -164,27 +164,23 @@ def reliability_diagram(
         }
         axes.scatter(confidence, accuracy, s=25 + 160 * share, linewidth=0.5, **shared)
     axes.set(xlabel="mean confidence in the bin", ylabel="accuracy", xlim=(0, 1.04), ylim=(0, 1.06))
-    legend(figure, columns=2)  # names with their errors are long
+    legend(figure, columns=2)  # labels are long
     bare(axes)
     return figure
 
 
 def risk_coverage(prediction: Prediction, targets: Tensor, thresholds: Thresholds) -> Figure:
-    """The error among accepted predictions against the share accepted, and what was chosen; targets (N,)."""
+    """Error rate of accepted predictions against coverage, with the thresholds chosen; targets (N,)."""
     figure = Figure(figsize=(6.0, 3.9), layout="constrained")
     axes = figure.subplots()
-    looks = {"epistemic": (GREEN, "-"), "aleatoric": (BLUE, "--")}
-    for name, (colour, line) in looks.items():
+    for name, colour, line in (("epistemic", GREEN, "-"), ("aleatoric", BLUE, "--")):
         if name in prediction.scores():
             score = prediction.scores()[name]
             coverage, risk = metrics.risk_coverage(score, prediction.labels, targets)
             axes.plot(coverage, risk, color=colour, linestyle=line, label=f"by {name} uncertainty")
-    match thresholds.target:
-        case MaxRejectionRate(share=share):
-            label = f"at most {share:.1%} rejected"
-            axes.axvline(1 - share, color=GREY, linestyle=":", label=label)
-        case MaxErrorRate(share=share):
-            axes.axhline(share, color=GREY, linestyle=":", label=f"at most {share:.1%} wrong")
+    if (guide := thresholds.target.guide_line()) is not None:
+        draw = axes.axvline if guide.axis == "coverage" else axes.axhline
+        draw(guide.value, color=GREY, linestyle=":", label=guide.label)
     axes.plot(
         [thresholds.coverage],
         [thresholds.error],
@@ -194,7 +190,9 @@ def risk_coverage(prediction: Prediction, targets: Tensor, thresholds: Threshold
         linestyle="none",
         label=f"chosen: {thresholds.coverage:.1%} accepted, {thresholds.error:.2%} wrong",
     )
-    axes.set(xlabel="share accepted", ylabel="share of the accepted that is wrong", xlim=(0, 1.02))
+    axes.set(
+        xlabel="coverage (share accepted)", ylabel="error rate of accepted images", xlim=(0, 1.02)
+    )
     axes.set_ylim(bottom=0)
     legend(figure, columns=2)
     bare(axes)
@@ -202,7 +200,7 @@ def risk_coverage(prediction: Prediction, targets: Tensor, thresholds: Threshold
 
 
 def legend(figure: Figure, columns: int = 3) -> None:
-    """The legend of a figure's first panel, above all of them."""
+    """Add the legend of the first panel above all panels."""
     figure.legend(
         *figure.axes[0].get_legend_handles_labels(),
         loc="outside upper center",
@@ -213,5 +211,5 @@ def legend(figure: Figure, columns: int = 3) -> None:
 
 
 def bare(axes: Axes) -> None:
-    """Leave out the frame's upper and right side."""
+    """Remove the upper and right spines."""
     axes.spines[["top", "right"]].set_visible(False)

@@ -436,7 +436,7 @@ class TestCommand:
         assert [each.read_text() for each in tmp_path.iterdir()] == ["precious"]
 
     def test_a_folder_that_is_missing(self, model_file, tmp_path):
-        assert "in a folder that exists" in refused(model_file, tmp_path / "missing" / "m.pt2")
+        assert "cannot write" in refused(model_file, tmp_path / "missing" / "m.pt2")
 
     def test_a_model_that_is_missing(self, tmp_path):
         assert "no model file at" in refused(tmp_path / "m.daedl", tmp_path / "m.onnx")

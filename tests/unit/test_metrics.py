@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn and worked numbers."""
+"""Metrics compared with scikit-learn and with values computed by hand."""
 
 import math
 
@@ -11,7 +11,7 @@ from sklearn import metrics as reference
 
 from daedl import metrics
 
-# Certainties of the worked example, turned into uncertainties.
+# Certainties of a worked example, negated to give uncertainties.
 INSIDE, OUTSIDE = [-0.9, -0.8, -0.4], [-0.7, -0.3]
 
 
@@ -23,13 +23,13 @@ def case():
     return probs, targets
 
 
-def test_detection_worked_numbers():
+def test_detection_by_hand():
     assert metrics.aupr(INSIDE, OUTSIDE) == pytest.approx(0.916667, abs=5e-7)
     assert metrics.auroc(INSIDE, OUTSIDE) == pytest.approx(0.833333, abs=5e-7)
 
 
-def test_a_constant_score_has_the_precision_of_chance():
-    """MNIST's 10,000 against SVHN's 26,032 images: 27.75."""
+def test_a_constant_score_has_chance_precision():
+    """27.75 for 10,000 MNIST and 26,032 SVHN images."""
     assert 100 * metrics.aupr(np.zeros(10_000), np.zeros(26_032)) == pytest.approx(27.75, abs=5e-3)
 
 
@@ -38,7 +38,7 @@ def test_a_constant_score_has_the_precision_of_chance():
     st.lists(st.floats(-5, 5), min_size=1, max_size=30),
     st.lists(st.floats(-5, 5), min_size=1, max_size=30),
 )
-def test_detection_is_scikit_learns(inside, outside):
+def test_detection_equals_scikit_learn(inside, outside):
     truth = [1] * len(inside) + [0] * len(outside)
     certainty = [-u for u in inside + outside]
     expected = reference.average_precision_score(truth, certainty)
@@ -50,7 +50,7 @@ def test_detection_is_scikit_learns(inside, outside):
     )
 
 
-def test_false_positives_at_95_percent():
+def test_false_positive_rate_at_95_percent():
     inside = np.arange(100.0)  # 95 of them are at most 94
     assert metrics.fpr_at_95(inside, [94.0, 94.5, 200.0, 300.0]) == pytest.approx(0.25)
     assert metrics.fpr_at_95(inside, [1e3]) == 0
@@ -59,12 +59,12 @@ def test_false_positives_at_95_percent():
 @pytest.mark.parametrize(
     ("value", "metric"), [(0.0392055, metrics.brier), (0.169846, metrics.nll)], ids=["brier", "nll"]
 )
-def test_worked_numbers_of_softmax(value, metric):
+def test_softmax_by_hand(value, metric):
     probs = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64).softmax(-1)
     assert metric(probs, [0]) == pytest.approx(value, abs=5e-7)
 
 
-def test_classification_is_scikit_learns(case):
+def test_classification_equals_scikit_learn(case):
     probs, targets = case
     labels = probs.argmax(1)
     assert metrics.accuracy(labels, targets) == reference.accuracy_score(targets, labels)
@@ -73,7 +73,7 @@ def test_classification_is_scikit_learns(case):
     assert metrics.brier(probs, targets) == pytest.approx(sum(each))
 
 
-def test_misclassification(case):
+def test_misclassification_equals_scikit_learn(case):
     probs, targets = case
     labels, uncertainty = probs.argmax(1), 1 - probs.max(1)
     expected = reference.average_precision_score(labels == targets, probs.max(1))
@@ -93,25 +93,25 @@ def test_calibration_error_by_hand():
     assert metrics.ece(probs, targets, bins=10) == pytest.approx(expected)
 
 
-def test_calibrated_probabilities_have_a_small_error():
+def test_calibrated_probabilities_have_a_small_calibration_error():
     rng = np.random.default_rng(1)
     probs = rng.dirichlet(np.ones(3), 60_000)
     targets = (probs.cumsum(1) > rng.random((60_000, 1))).argmax(1)
     assert metrics.ece(probs, targets) < 0.01
 
 
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="0 in-distribution and 1 other"):
+def test_invalid_input_raises():
+    with pytest.raises(ValueError, match="0 in-distribution"):
         metrics.aupr([], [1.0])
-    with pytest.raises(ValueError, match="NaN or infinity"):
+    with pytest.raises(ValueError, match="NaN"):
         metrics.auroc([math.nan], [1.0])
-    with pytest.raises(ValueError, match="2 labels for 3 targets"):
+    with pytest.raises(ValueError, match="2 labels"):
         metrics.accuracy([0, 1], [0, 1, 2])
-    with pytest.raises(ValueError, match="targets range from -1 to 1; expected 0 to 1"):
+    with pytest.raises(ValueError, match="range from -1"):
         metrics.brier([[0.5, 0.5], [0.5, 0.5]], [-1, 1])
 
 
-def test_labels_decide_where_probabilities_tie():
+def test_labels_resolve_tied_probabilities():
     uniform = np.full((4, 2), 0.5)
     targets = np.array([1, 1, 0, 1])
     assert metrics.reliability(uniform, targets).accuracy.tolist() == [0.25]
@@ -130,7 +130,7 @@ def test_risk_coverage_by_hand():
 @given(
     st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.3]), st.booleans()), min_size=1, max_size=12)
 )
-def test_risk_coverage_is_the_mean_over_all_orders_of_ties(samples):
+def test_risk_coverage_averages_over_the_order_of_ties(samples):
     uncertainty = np.array([u for u, _ in samples])
     wrong = np.array([w for _, w in samples], dtype=int)
     curve = metrics.risk_coverage(uncertainty, wrong, np.zeros(len(wrong)))

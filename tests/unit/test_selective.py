@@ -1,32 +1,29 @@
-"""Thresholds: their guarantees by simulation, what they do with ties, and where they are kept."""
+"""Threshold targets: guarantees by simulation, ties, serialisation, and thresholds of a classifier."""
 
 import copy
+import json
 import pickle
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest
+from scipy.stats import beta, binom, binomtest
 
 import daedl
-from daedl import MaxErrorRate, MaxRejectionRate
+from daedl import MaxErrorRate, MaxRejectionRate, figures
 from daedl.networks import MLP
 from daedl.prediction import Prediction
-from daedl.selective import (
-    COVERAGES,
-    Thresholds,
-    accepts,
-    choose,
-    clopper_pearson,
-)
+from daedl.selective import Target, Thresholds, accepts, choose
+from daedl.selective.error import COVERAGES, clopper_pearson
 
 fit = partial(daedl.fit, accelerator="cpu", progress=False, learning_rate=1e-2)
 
 
 def draw(samples, seed):
-    """Two related scores, and the probability of an error, which rises with both."""
+    """Two correlated scores, and an error probability that increases with both."""
     generator = torch.Generator().manual_seed(seed)
     epistemic, other = torch.rand(2, samples, generator=generator)
     aleatoric = (epistemic + other) / 2
@@ -42,124 +39,205 @@ def calibrated(samples, seed, target, on):
     return choose(scores, errors(risk, seed), target, on, seed)
 
 
-@pytest.mark.parametrize(("on", "samples", "share"), [("epistemic", 99, 0.1), ("both", 79, 0.2)])
-def test_no_more_known_images_are_rejected_than_asked(on, samples, share):
-    """The mean over calibrations of the probability to reject a new image."""
+@pytest.mark.parametrize(("on", "samples", "rate"), [("epistemic", 99, 0.1), ("both", 79, 0.2)])
+def test_rejection_rate_is_bounded(on, samples, rate):
+    """The rejection probability of a new image, averaged over 400 calibration sets."""
     new, _ = draw(20_000, 10**5)
+    target = MaxRejectionRate(rate)
     rejected = torch.tensor(
         [
-            1
-            - accepts(calibrated(samples, seed, MaxRejectionRate(share), on).limits, new)
-            .double()
-            .mean()
+            1 - accepts(calibrated(samples, seed, target, on).limits, new).double().mean()
             for seed in range(400)
         ]
     )
     noise = 4 * rejected.std() / 20
-    assert rejected.mean() <= share + noise
-    # One score meets it; two that reject the same images stay below, but not far.
-    assert rejected.mean() >= (share if on == "epistemic" else 0.6 * share) - noise
+    assert rejected.mean() <= rate + noise
+    # One score attains the bound; two correlated scores stay below it, but not far.
+    assert rejected.mean() >= (rate if on == "epistemic" else 0.6 * rate) - noise
 
 
 @pytest.mark.parametrize("on", ["epistemic", "aleatoric", "both"])
-def test_errors_among_accepted_images_stay_below_the_limit(on):
-    """Of 400 calibrations no more break their promise than δ says, up to chance."""
-    share, delta = 0.05, 0.2
+def test_error_rate_is_bounded(on):
+    """The share of 400 calibration sets that violate the bound is at most δ, up to chance."""
+    rate, delta = 0.05, 0.2
     new, risk = draw(50_000, 10**5)
-    broken, coverage = 0, []
+    violations, coverage = 0, []
     for seed in range(400):
         try:
-            found = calibrated(2000, seed, MaxErrorRate(share, delta), on)
-        except ValueError:  # nothing is promised, so nothing broken
+            thresholds = calibrated(2000, seed, MaxErrorRate(rate, delta), on)
+        except ValueError:  # no thresholds, so nothing is violated
             coverage.append(0.0)
             continue
-        accepted = accepts(found.limits, new)
+        accepted = accepts(thresholds.limits, new)
         coverage.append(accepted.double().mean().item())
-        broken += risk[accepted].mean().item() > share
-    assert binomtest(broken, 400, delta, alternative="greater").pvalue > 1e-3
-    # It is worth something too: well above the smallest coverage that is tried.
+        violations += risk[accepted].mean().item() > rate
+    assert binomtest(violations, 400, delta, alternative="greater").pvalue > 1e-3
+    # The bound is useful: coverage is far above the smallest candidate.
     assert coverage.count(0.0) < 40
     assert sum(coverage) / 400 > 0.3
 
 
-def test_a_limit_without_a_guarantee_would_break_its_promise():
-    """The simulation can fail: the largest rank whose error itself is low enough breaks it half the time."""
-    share, broken = 0.05, 0
+def test_simulation_detects_a_rule_without_guarantee():
+    """The largest rank whose empirical error rate is low enough violates the bound too often."""
+    rate, violations = 0.05, 0
     new, risk = draw(50_000, 10**5)
     for seed in range(200):
         scores, own = draw(1000, seed)
         ordered, order = scores["epistemic"].sort()
-        share_wrong = errors(own, seed)[order].cumsum(0) / torch.arange(1, 1001)
-        limit = ordered[(share_wrong <= share).nonzero().max()]
-        broken += risk[new["epistemic"] <= limit].mean().item() > share
-    assert binomtest(broken, 200, 0.2, alternative="greater").pvalue < 1e-3
+        error = errors(own, seed)[order].cumsum(0) / torch.arange(1, 1001)
+        limit = ordered[(error <= rate).nonzero().max()]
+        violations += risk[new["epistemic"] <= limit].mean().item() > rate
+    assert binomtest(violations, 200, 0.2, alternative="greater").pvalue < 1e-3
 
 
 @given(st.integers(0, 50), st.integers(1, 50), st.floats(0.001, 0.5))
-def test_clopper_pearson_is_the_share_at_which_so_few_errors_get_unlikely(errors, more, delta):
-    samples = errors + more
+def test_clopper_pearson_inverts_the_binomial_distribution(errors, correct, delta):
+    samples = errors + correct
     limit = clopper_pearson(errors, samples, delta)
+    assert limit == pytest.approx(beta.ppf(1 - delta, errors + 1, correct), rel=1e-12)
     assert binom.cdf(errors, samples, limit) == pytest.approx(delta, rel=1e-6)
-    assert clopper_pearson(samples, samples, delta) == 1
 
 
-def test_the_rank_of_a_rejection():
+@pytest.mark.parametrize("samples", [0, 7])
+def test_clopper_pearson_without_correct_samples_is_one(samples):
+    assert clopper_pearson(samples, samples, 0.05) == 1
+
+
+def test_rejection_limit_is_the_conformal_rank():
     values = torch.arange(1.0, 20)
     scores = {"epistemic": values[torch.randperm(19)]}
-    found = choose(scores, torch.zeros(19, dtype=torch.bool), MaxRejectionRate(0.1), "epistemic")
-    assert found.limits == {"epistemic": 18.0}  # ⌈20 · 0.9⌉
-    assert found.coverage == pytest.approx(18 / 19)
+    thresholds = choose(scores, torch.zeros(19).bool(), MaxRejectionRate(0.1), "epistemic")
+    assert thresholds.limits == {"epistemic": 18.0}  # ⌈20 · 0.9⌉
+    assert thresholds.coverage == pytest.approx(18 / 19)
 
 
-def test_scores_that_tie_at_the_end_are_handed_over():
-    """Where evidence vanishes all scores are the same: known images there must not let unknown ones in."""
+def test_error_rate_rejects_ties_at_the_maximum():
+    """Without evidence all scores are equal: such calibration images must not admit OOD images."""
     epistemic = torch.cat([torch.linspace(-9, -4, 995), torch.full((5,), -2.3)])
-    wrong = torch.zeros(1000, dtype=torch.bool)
+    scores = {"epistemic": epistemic, "aleatoric": torch.linspace(0, 0.5, 1000)}
+    ood = {"epistemic": torch.tensor([-2.3]), "aleatoric": torch.tensor([0.1])}
     for on in ("epistemic", "both"):
-        scores = {"epistemic": epistemic, "aleatoric": torch.linspace(0, 0.5, 1000)}
-        found = choose(scores, wrong, MaxErrorRate(0.05), on)
-        unknown = {"epistemic": torch.tensor([-2.3]), "aleatoric": torch.tensor([0.1])}
-        assert not accepts(found.limits, unknown).item()
-        assert found.coverage > 0.9
+        thresholds = choose(scores, torch.zeros(1000).bool(), MaxErrorRate(0.05), on)
+        assert not accepts(thresholds.limits, ood).item()
+        assert thresholds.coverage > 0.9
 
 
-def test_rejections_that_would_let_in_all_without_evidence_are_refused():
-    """Where more known images than may be rejected have no evidence, the limit would be no limit."""
+@pytest.mark.parametrize("on", ["epistemic", "both"])
+@pytest.mark.parametrize("target", [MaxRejectionRate(0.2), MaxErrorRate(0.2)], ids=repr)
+def test_identical_scores_raise_a_clear_error(target, on):
+    constant = {"epistemic": torch.zeros(500), "aleatoric": torch.zeros(500)}
+    with pytest.raises(ValueError, match=r"100\.00%"):
+        choose(constant, torch.zeros(500).bool(), target, on)
+
+
+def test_rejection_rate_below_the_share_of_ties_is_rejected():
+    """If more images have no evidence than may be rejected, the limit would accept everything."""
     epistemic = torch.cat([torch.linspace(-9, -4, 900), torch.full((100,), -2.3)])
-    wrong = torch.zeros(1000, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"10.00% of the calibration images share.*leave_one_out"):
+    wrong = torch.zeros(1000).bool()
+    with pytest.raises(ValueError, match=r"10.00%.*leave_one_out"):
         choose({"epistemic": epistemic}, wrong, MaxRejectionRate(0.05), "epistemic")
-    found = choose({"epistemic": epistemic}, wrong, MaxRejectionRate(0.2), "epistemic")
-    assert found.limits["epistemic"] < -4
+    thresholds = choose({"epistemic": epistemic}, wrong, MaxRejectionRate(0.2), "epistemic")
+    assert thresholds.limits["epistemic"] < -4
 
 
-def test_what_cannot_be_promised_is_refused():
-    scores, wrong = {"epistemic": torch.rand(18)}, torch.zeros(18, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"18 calibration images can't tell.*expected at least 19"):
-        choose(scores, wrong, MaxRejectionRate(0.05), "epistemic")
-    with pytest.raises(ValueError, match=r"no threshold keeps errors at or below 1.00%.*give more"):
-        choose(scores, wrong, MaxErrorRate(0.01), "epistemic")
-    with pytest.raises(ValueError, match=r"no epistemic score.*take on='aleatoric'"):
-        choose({"aleatoric": torch.rand(99)}, torch.zeros(99).bool(), MaxRejectionRate(), "both")
-    with pytest.raises(ValueError, match="on is 'density'; expected epistemic, aleatoric, both"):
-        choose(scores, wrong, MaxRejectionRate(), "density")
-    for share in (0, 1, -0.1):
-        with pytest.raises(ValueError, match="expected a share between 0 and 1"):
-            MaxRejectionRate(share)
-    with pytest.raises(ValueError, match="delta is 2"):
-        MaxErrorRate(0.1, 2)
+@pytest.mark.parametrize(
+    ("scores", "samples", "target", "on", "keyword"),
+    [
+        (["epistemic"], 18, MaxRejectionRate(0.05), "epistemic", "at least 19"),
+        (["epistemic", "aleatoric"], 38, MaxRejectionRate(0.05), "both", "at least 39"),
+        (["epistemic"], 18, MaxErrorRate(0.01), "epistemic", "lowest upper bound"),
+        (["epistemic"], 1, MaxErrorRate(0.01), "epistemic", "lowest upper bound"),
+        (["aleatoric"], 99, MaxRejectionRate(), "both", "no epistemic score"),
+        (["epistemic"], 99, MaxRejectionRate(), "density", "'density'"),
+    ],
+)
+def test_impossible_targets_raise(scores, samples, target, on, keyword):
+    with pytest.raises(ValueError, match=keyword):
+        choose(
+            {name: torch.rand(samples) for name in scores}, torch.zeros(samples).bool(), target, on
+        )
 
 
-def test_coverages_fall():
-    assert list(COVERAGES) == sorted(COVERAGES, reverse=True)
-    assert len(set(COVERAGES)) == 20
+def test_target_must_be_a_target():
+    with pytest.raises(TypeError, match="MaxRejectionRate"):
+        choose({"aleatoric": torch.rand(50)}, torch.zeros(50).bool(), 0.05)
 
 
-@pytest.mark.parametrize("target", [MaxRejectionRate(0.2), MaxErrorRate(0.5, 0.1)])
-def test_settings_bring_it_back(target):
-    found = calibrated(200, 0, target, "both")
-    assert Thresholds.restore(found.settings()) == found
-    assert "of 200 calibration images" in str(found)
+@pytest.mark.parametrize("rate", [0, 1, -0.1])
+def test_rates_are_between_0_and_1(rate):
+    with pytest.raises(ValueError, match="rate is"):
+        MaxRejectionRate(rate)
+    with pytest.raises(ValueError, match="delta is"):
+        MaxErrorRate(0.1, rate)
+
+
+def test_coverages_decrease():
+    assert list(COVERAGES) == sorted(set(COVERAGES), reverse=True)
+
+
+@pytest.mark.parametrize("target", [MaxRejectionRate(0.2), MaxErrorRate(0.5, 0.1)], ids=repr)
+def test_settings_round_trip_through_json(target):
+    thresholds = calibrated(200, 0, target, "both")
+    restored = Thresholds.restore(json.loads(json.dumps(thresholds.settings())))
+    assert restored == thresholds
+    assert str(restored) == target.describe(thresholds)
+    for part in ("200 calibration images", "epistemic >", f"{target.rate:.2%}"):
+        assert part in str(thresholds)
+
+
+@pytest.mark.parametrize(
+    ("stored", "target"),
+    [
+        ({"kind": "reject", "share": 0.1}, MaxRejectionRate(0.1)),
+        ({"kind": "error", "share": 0.01, "delta": 0.2}, MaxErrorRate(0.01, 0.2)),
+    ],
+)
+def test_settings_of_earlier_model_files(stored, target):
+    """Earlier files store `rate` as `share`."""
+    settings = {"limits": {"epistemic": 1.5}, "samples": 9, "coverage": 0.9, "error": 0.1}
+    restored = Thresholds.restore({**settings, "target": stored})
+    assert restored == Thresholds({"epistemic": 1.5}, target, 9, 0.9, 0.1)
+
+
+def test_unknown_kinds_are_named():
+    with pytest.raises(ValueError, match="did you mean 'reject'"):
+        Target.restore({"kind": "rejects", "rate": 0.1})
+
+
+def test_limits_of_a_graph_keep_ties_on_their_side():
+    limits = {"epistemic": -2.0, "aleatoric": 0.5}
+    outwards, inwards = MaxRejectionRate().for_graph(limits), MaxErrorRate(0.1).for_graph(limits)
+    assert list(outwards) == list(inwards) == ["aleatoric", "epistemic"]
+    for name, limit in limits.items():
+        assert inwards[name] < limit < outwards[name]
+        assert outwards[name] == pytest.approx(limit, rel=2e-6)
+
+
+def test_a_new_target_is_one_class(blobs):
+    """A rule defined here works in a classifier, its file and the plot."""
+
+    @dataclass(frozen=True)
+    class KeepBest(Target):
+        kind = "keep-best"
+        accepts_ties = True
+        number: int
+
+        @property
+        def guarantee(self):
+            return "none"
+
+        def limits(self, scores, wrong, seed):
+            return {name: float(each.sort().values[self.number]) for name, each in scores.items()}
+
+    model = daedl.Classifier(MLP(4, 3), "softmax")
+    thresholds = model.calibrate([blobs], KeepBest(7))
+    assert Thresholds.restore(thresholds.settings()) == thresholds
+    assert "Guarantee: none" in str(thresholds)
+    assert thresholds.for_graph().limits["aleatoric"] > thresholds.limits["aleatoric"]
+    prediction = model.predict(blobs[0])
+    assert int(prediction.accept.sum()) == 8
+    (axes,) = figures.risk_coverage(prediction, blobs[1], thresholds).axes
+    assert len(axes.lines) == 2  # one curve and the marker
 
 
 @pytest.fixture(scope="module")
@@ -171,19 +249,19 @@ def model(blobs):
 
 
 class TestClassifier:
-    def test_predictions_say_whether_and_why(self, model, blobs):
-        found = model.calibrate([blobs], MaxRejectionRate(0.1))
-        assert model.thresholds is found
+    def test_predictions_have_decisions_and_reasons(self, model, blobs):
+        thresholds = model.calibrate([blobs], MaxRejectionRate(0.1))
+        assert model.thresholds is thresholds
         p = model.predict(blobs[0])
         assert p.accept.double().mean() >= 0.85
-        assert p.accept.double().mean() == pytest.approx(found.coverage)
+        assert p.accept.double().mean() == pytest.approx(thresholds.coverage)
         for accepted, reason, probs, epistemic, aleatoric in zip(
             p.accept.tolist(), p.reason, p.probs, p.epistemic, p.aleatoric, strict=True
         ):
             assert accepted == (reason == "")
-            if epistemic.item() > found.limits["epistemic"]:
+            if epistemic.item() > thresholds.limits["epistemic"]:
                 assert reason == "unlike the training data"
-            elif aleatoric.item() > found.limits["aleatoric"]:
+            elif aleatoric.item() > thresholds.limits["aleatoric"]:
                 two = sorted(["ant", "bee", "cat"][c] for c in probs.topk(2).indices)
                 assert reason == f"between classes {two[0]} and {two[1]}"
         far = model.predict(1e4 * torch.ones(1, 4))
@@ -191,7 +269,7 @@ class TestClassifier:
         assert far.reason == ["unlike the training data"]
         assert any(reason.startswith("between") for reason in p.reason)
 
-    def test_thresholds_live_in_the_file(self, model, blobs, tmp_path):
+    def test_thresholds_are_saved_and_copied(self, model, blobs, tmp_path):
         model.calibrate([blobs], MaxErrorRate(0.3), "epistemic")
         model.save(tmp_path / "m.daedl")
         expected = model.predict(blobs[0])
@@ -205,24 +283,25 @@ class TestClassifier:
         parts = Prediction.cat([model.predict(blobs[0][:300]), model.predict(blobs[0][300:])])
         assert torch.equal(parts.accept, expected.accept)
 
-    def test_what_is_between_all_classes_is_unlike_the_training_data(self, model, blobs):
+    def test_equal_probabilities_are_unlike_the_training_data(self, model, blobs):
+        """No two classes explain a rejection without evidence."""
         twin = copy.deepcopy(model)
         twin.calibrate([blobs], MaxRejectionRate(0.1), "aleatoric")
         far = twin.predict(1e4 * torch.ones(1, 4))
         assert far.reason == ["unlike the training data"]
 
-    def test_other_weights_take_them_away(self, model, blobs, tmp_path):
+    def test_loading_weights_drops_thresholds(self, blobs, tmp_path):
         plain = daedl.Classifier(MLP(4, 3), "softmax")
         plain.calibrate([blobs])
         plain.load_state_dict(plain.state_dict())
         assert plain.thresholds is None
-        how = {"max_epochs": 1, "checkpoint": tmp_path / "run.ckpt", "resume": True}
-        fit(plain, blobs, **how)
+        arguments = {"max_epochs": 1, "checkpoint": tmp_path / "run.ckpt", "resume": True}
+        fit(plain, blobs, **arguments)
         plain.calibrate([blobs])
-        fit(plain, blobs, **how)  # nothing is left to train, but the weights are the checkpoint's
+        fit(plain, blobs, **arguments)  # trains no epoch, but restores the checkpoint's weights
         assert plain.thresholds is None
 
-    def test_refitting_and_training_take_them_away(self, model, blobs):
+    def test_training_and_fitting_drop_thresholds(self, model, blobs):
         twin = copy.deepcopy(model)
         twin.calibrate([blobs])
         twin.fit_post_hoc([blobs])
@@ -231,23 +310,15 @@ class TestClassifier:
         fit(twin, blobs, max_epochs=1)
         assert twin.thresholds is None
 
-    def test_without_thresholds_there_is_nothing_to_accept_by(self, model, blobs):
+    def test_accept_requires_calibration(self, model, blobs):
         twin = copy.deepcopy(model)
         twin.thresholds = None
-        with pytest.raises(ValueError, match=r"no thresholds.*call model.calibrate\(loader"):
+        with pytest.raises(ValueError, match="calibrate"):
             twin.predict(blobs[0]).accept  # noqa: B018
 
-    def test_classes_without_names_are_numbers(self, blobs):
+    def test_classes_without_names_are_numbered(self, blobs):
         softmax = daedl.Classifier(MLP(4, 3), "softmax")
         softmax.calibrate([blobs], MaxRejectionRate(0.5))
         reasons = set(softmax.predict(blobs[0]).reason)
         assert reasons <= {"", *(f"between classes {a} and {b}" for a, b in ("01", "02", "12"))}
         assert len(reasons) > 1
-
-
-def test_what_is_promised_is_said_and_not_a_bare_share():
-    scores = {"aleatoric": torch.rand(50)}
-    with pytest.raises(
-        TypeError, match=r"target is 0.05; expected .* daedl.MaxRejectionRate\(0.05\)"
-    ):
-        choose(scores, torch.zeros(50, dtype=torch.bool), 0.05)

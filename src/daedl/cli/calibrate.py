@@ -1,26 +1,16 @@
-"""`daedl calibrate`: which predictions to accept, and which to hand over to a person."""
+"""`daedl calibrate`: choose thresholds for accepting predictions."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from daedl import figures
 from daedl.checks import NotFittedError
 from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile, load_model, read_known
-from daedl.cli.results import require_place
-from daedl.selective import MaxErrorRate, MaxRejectionRate, Target
+from daedl.cli.results import require_output_file
+from daedl.selective import MaxErrorRate, MaxRejectionRate, On, Target
 from daedl.storage import write_atomically
-
-
-class Looked(StrEnum):
-    """Which uncertainties are looked at."""
-
-    EPISTEMIC = "epistemic"
-    ALEATORIC = "aleatoric"
-    BOTH = "both"
 
 
 def calibrate(
@@ -28,75 +18,80 @@ def calibrate(
     data: Annotated[
         str,
         typer.Option(
-            help="Held-out images of known classes: a folder with a subfolder for each class, a .npz "
+            help="Held-out images of known classes: a folder with one subfolder per class, or a .npz "
             "file."
         ),
     ],
     reject: Annotated[
-        float | None, typer.Option(help="Reject at most this share of known images, such as 0.05.")
+        float | None,
+        typer.Option(help="Maximum share of in-distribution images to reject, such as 0.05."),
     ] = None,
     error: Annotated[
-        float | None, typer.Option(help="At most this share of accepted known images is wrong.")
+        float | None,
+        typer.Option(help="Maximum error rate of accepted in-distribution images, such as 0.01."),
     ] = None,
     delta: Annotated[
-        float, typer.Option(help="With --error: the probability that it isn't so.")
+        float, typer.Option(help="With --error: the probability that the guarantee fails.")
     ] = 0.05,
     on: Annotated[
-        Looked | None,
-        typer.Option(help="Uncertainties to look at; by default both, where the method has both."),
+        On | None,
+        typer.Option(help="Scores to threshold; by default both, if the method has both."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File for the calibrated model; by default the same.")
+        Path | None, typer.Option(help="File for the calibrated model; by default MODEL itself.")
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="File for the curve; by default beside the model, MODEL.risk.png."),
+        typer.Option(help="PNG file for the risk-coverage plot; by default MODEL.risk.png."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a file that --out names, if there is one.")
+        bool, typer.Option("--force", help="Overwrite the file named by --out if it exists.")
     ] = False,
     threads: Threads = None,
 ) -> None:
-    """Choose thresholds on held-out images and keep them in the model; draw what they cost.
+    """Choose thresholds on held-out images, save them in the model, and plot risk against coverage.
 
-    From then on `daedl predict` and `daedl serve` say whether to accept a prediction, and why not. The
-    promise holds for new images that are drawn as the held-out ones were.
+    `daedl predict` and `daedl serve` then report whether to accept each prediction, or why not. The
+    guarantee holds for new images from the distribution of the held-out images.
     """
+    from daedl import figures  # noqa: PLC0415 (imports matplotlib, which is slow)
+
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         target = _target(reject, error, delta)
-        place = out or model
-        picture = plot or place.with_name(f"{place.name}.risk.png")
-        _require_places(model, place, picture, force)
+        destination = out or model
+        plot = plot or destination.with_name(f"{destination.name}.risk.png")
+        _require_outputs(model, destination, plot, force)
         classifier = load_model(model)
         held_out = read_known(data, classifier)
-        chosen = classifier.calibrate(held_out, target, None if on is None else on.value)
+        thresholds = classifier.calibrate(held_out, target, on)
         prediction = classifier.predict(held_out)
-        drawn = figures.risk_coverage(prediction, held_out.labels, chosen)
-        write_atomically(picture, figures.png(drawn))
-        classifier.save(place)
-    typer.echo(f"{str(chosen).capitalize()}.")
-    typer.echo(f"The model is in {place}, the risk-coverage curve in {picture}.")
+        figure = figures.risk_coverage(prediction, held_out.labels, thresholds)
+        write_atomically(plot, figures.png(figure))
+        classifier.save(destination)
+    typer.echo(thresholds)
+    typer.echo(f"Saved the model to {destination} and the risk-coverage plot to {plot}.")
 
 
-def _require_places(model: Path, place: Path, picture: Path, force: bool) -> None:
-    """Raise if a file can't or shouldn't be written: found out before time is spent."""
-    require_place(place)
-    if place.exists() and not place.samefile(model) and not force:
+def _require_outputs(model: Path, destination: Path, plot: Path, force: bool) -> None:
+    """Raise if an output can't or shouldn't be written, before anything is computed."""
+    require_output_file(destination)
+    if destination.exists() and not destination.samefile(model) and not force:
         raise FileExistsError(
-            f"{place} exists already; expected a new file, or the model itself: choose another with "
-            "--out, or pass --force to replace it"
+            f"{destination} already exists; expected a new file, or the model itself: choose another with "
+            "--out, or pass --force to overwrite it"
         )
-    if picture.suffix.lower() != ".png":
-        raise ValueError(
-            f"--plot is {picture}; expected a file that ends in .png, as a PNG is drawn: rename it"
-        )
-    require_place(picture, "--plot", model)
+    if plot.suffix.lower() != ".png":
+        raise ValueError(f"--plot is {plot}; expected a file name that ends in .png: rename it")
+    require_output_file(plot, "--plot", model)
 
 
 def _target(reject: float | None, error: float | None, delta: float) -> Target:
-    if (reject is None) == (error is None):
-        raise ValueError(
-            f"--reject is {reject} and --error {error}; expected one of them: take --reject 0.05 to hand "
-            "over at most 5% of known images, or --error 0.01 for at most 1% errors among the accepted"
-        )
-    return MaxRejectionRate(reject) if reject is not None else MaxErrorRate(error or 0.0, delta)
+    if error is None and reject is not None:
+        return MaxRejectionRate(reject)
+    if reject is None and error is not None:
+        return MaxErrorRate(error, delta)
+    raise ValueError(
+        f"--reject is {reject} and --error is {error}; expected exactly one of them: pass --reject 0.05 to "
+        "reject at most 5% of in-distribution images, or --error 0.01 for at most 1% errors among the "
+        "accepted images"
+    )

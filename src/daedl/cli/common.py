@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from daedl.cli.results import printable
 from daedl.data import DataWarning
 
 TOLD = (DataWarning,)
@@ -36,7 +37,7 @@ def report_errors(*kinds: type[Exception]) -> Iterator[None]:
         text = str(error)
         if isinstance(error, OSError) and error.strerror:
             text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-        typer.secho(f"Error: {text}", fg="red", err=True)
+        typer.secho(f"Error: {printable(text)}", fg="red", err=True)
         raise typer.Exit(1) from error
 
 
@@ -48,7 +49,7 @@ def report_warnings() -> Iterator[None]:
 
         def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, TOLD):
-                typer.secho(f"Warning: {message}", fg="yellow", err=True)
+                typer.secho(f"Warning: {printable(str(message))}", fg="yellow", err=True)
             else:
                 before(message, category, *where)
 

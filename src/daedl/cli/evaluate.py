@@ -1,12 +1,13 @@
-"""`daedl evaluate`: how right a model is on known images, and whether it notices unknown ones."""
+"""`daedl evaluate`: accuracy, calibration and OOD detection of a model."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from daedl import evaluate as tasks
+from daedl import metrics
 from daedl.checks import NotFittedError
 from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile, load_model, read_known, read_unknown
@@ -16,23 +17,10 @@ from daedl.cli.results import (
     OutOption,
     Record,
     make_table,
-    require_place,
+    require_output_file,
     write_records,
 )
 from daedl.evaluate import Measured
-
-# What a line of the table shows: its name, by the task and the metric.
-LINES = {
-    ("classification", "accuracy"): "accuracy ↑",
-    ("classification", "brier"): "Brier score ↓",
-    ("classification", "nll"): "log loss (NLL) ↓",
-    ("calibration", "ece"): "calibration error (ECE) ↓",
-    ("misclassification", "aupr"): "misclassification AUPR ↑",
-    ("misclassification", "aurc"): "risk-coverage area (AURC) ↓",
-    ("ood", "aupr"): "AUPR ↑",
-    ("ood", "auroc"): "AUROC ↑",
-    ("ood", "fpr95"): "FPR95 ↓",
-}
 
 
 def evaluate(
@@ -41,31 +29,30 @@ def evaluate(
         str,
         typer.Option(
             "--id",
-            help="Images of known classes: a folder with a subfolder for each class, a .npz file.",
+            help="Images of known classes: a folder with one subfolder per class, or a .npz file.",
         ),
     ],
     unknown: Annotated[
         list[str] | None,
         typer.Option(
             "--ood",
-            help="Images of anything else: a folder, flat or nested, or a .npz file; "
-            "may be given several times.",
+            help="OOD images: a folder, flat or nested, or a .npz file; may be repeated.",
         ),
     ] = None,
     form: FormatOption = Format.TABLE,
     out: OutOption = None,
     threads: Threads = None,
 ) -> None:
-    """Measure a model on known images, and how well its uncertainties tell unknown ones from them.
+    """Evaluate a model on images of known classes, and its uncertainty scores on OOD images.
 
-    Figures are shares of 1, except for the log loss. Known images are the positive class.
+    Values are fractions, except for the log loss. In-distribution is the positive class.
     """
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
-            require_place(out, model=model)
+            require_output_file(out, model=model)
         classifier = load_model(model)
         inside = read_known(known, classifier)
-        # All are read before the first is predicted, so that a wrong path is found out at once.
+        # All datasets are read before any prediction, so that a wrong path fails immediately.
         outside = {source: read_unknown(source, classifier) for source in unknown or []}
         prediction = classifier.predict(inside)
         records = _records(known, len(inside), tasks.classification(prediction, inside.labels))
@@ -80,18 +67,18 @@ def _records(data: str, images: int, measured: Sequence[Measured]) -> list[Recor
 
 
 def _table(records: Sequence[Record], scores: Sequence[str]) -> Table:
-    """A line for each data set and measure, a column for each uncertainty score."""
-    found: dict[tuple[str, str], dict[str, float]] = {}
+    """One row per dataset and metric, one column per uncertainty score."""
+    values: dict[tuple[str, str, str], dict[str, float]] = {}
     for record in records:
         data = f"{record['data']} ({record['images']} images)"
-        line = found.setdefault((data, LINES[record["task"], record["metric"]]), {})
-        # What looks at probabilities or labels belongs to no score.
-        line[record["score"] if record["score"] in scores else ""] = record["value"]
+        row = values.setdefault((data, record["task"], record["metric"]), {})
+        # Metrics of probabilities or labels have no uncertainty score: they use the first column.
+        row[record["score"] if record["score"] in scores else ""] = record["value"]
     columns = ("", *scores)
-    cells: list[list[Any]] = []
-    before = ""
-    for (data, measure), line in found.items():
-        shown = "" if data == before else data
-        cells.append([shown, measure, *(line.get(name) for name in columns)])
-        before = data
-    return make_table(["data", "measure", *columns], cells, texts=2)
+    cells = []
+    previous = ""
+    for (data, task, metric), row in values.items():
+        shown = "" if data == previous else data
+        cells.append([shown, metrics.title(task, metric), *(row.get(name) for name in columns)])
+        previous = data
+    return make_table(["data", "metric", *columns], cells, texts=2)

@@ -10,7 +10,7 @@ import typer
 from daedl.checks import NotFittedError
 from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile, load_model
-from daedl.cli.results import require_place
+from daedl.cli.results import require_output_file
 from daedl.export import TOLERANCE, Written, to_onnx, to_pt2
 
 WRITERS: Mapping[str, Callable[..., Written]] = MappingProxyType({".onnx": to_onnx, ".pt2": to_pt2})
@@ -39,7 +39,7 @@ def export(
     kinds = (OSError, ValueError, ImportError, NotFittedError)
     with report_errors(*kinds), using_threads(threads):
         write = _writer(out)
-        _require_place(out, force)
+        _require_output(out, force)
         written = write(load_model(model), out, tolerance=tolerance)
     typer.echo(str(written))
 
@@ -54,10 +54,10 @@ def _writer(out: Path) -> Callable[..., Written]:
         ) from None
 
 
-def _require_place(out: Path, force: bool) -> None:
+def _require_output(out: Path, force: bool) -> None:
     """Raise if the file can't or shouldn't be written: found out before time is spent."""
     if out.exists() and not force:
         raise FileExistsError(
             f"{out} exists already; expected a new file: choose another, or pass --force to replace it"
         )
-    require_place(out, "OUT")
+    require_output_file(out, "OUT")

@@ -18,7 +18,8 @@ from daedl.cli.results import (
     OutOption,
     Record,
     make_table,
-    require_place,
+    printable,
+    require_output_file,
     write_records,
 )
 from daedl.data import Preprocess, read_images
@@ -40,12 +41,12 @@ def predict(
     """
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
-            require_place(out, model=model)
+            require_output_file(out, model=model)
         classifier = load_model(model)
         files, empty = _expanded(images)
         read, unreadable = _read(files, require_preprocess(classifier))
         for failure in (*empty, *unreadable):
-            typer.secho(f"Error: {failure}", fg="red", err=True)
+            typer.secho(f"Error: {printable(failure)}", fg="red", err=True)
         if not read:
             raise ValueError("there is no image to predict; expected at least one that can be read")
         prediction = classifier.predict(torch.stack(list(read.values())))

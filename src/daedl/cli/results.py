@@ -1,4 +1,8 @@
-"""How a command gives its results: a table for people, JSON or CSV for programs; printed or in a file."""
+"""Output of results as a table, JSON or CSV, to the terminal or to a file.
+
+Class names and file names are untrusted text: tables and CSV escape control characters, which could drive a
+terminal, and CSV marks cells that a spreadsheet would evaluate as a formula. JSON is exact.
+"""
 
 import csv
 import errno
@@ -6,6 +10,7 @@ import io
 import json
 import math
 import os
+import unicodedata
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -20,32 +25,34 @@ from rich.text import Text
 from daedl.storage import require_writable, write_atomically
 
 DASH = "–"
-# Wider than any table: none is cut to the width of a terminal, or of a file, which has none.
-WIDE = 10_000
+# Console width in characters, larger than any table, so that no cell is truncated (chosen).
+WIDTH = 10_000
+# Characters that make a spreadsheet evaluate a cell.
+FORMULA = ("=", "+", "-", "@")
 
 Record = Mapping[str, Any]
 
 
 class Format(StrEnum):
-    """For people, or for programs."""
+    """Output formats."""
 
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="What to print.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="File to write instead of printing.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Output file; by default stdout.")]
 
 
-def require_place(path: Path, option: str = "--out", model: Path | None = None) -> None:
-    """Raise if the file `path`, which `option` names, can't be written: found out before time is spent.
+def require_output_file(path: Path, option: str = "--out", model: Path | None = None) -> None:
+    """Raise if the file `path`, the value of `option`, can't be written, or is the `model` being read.
 
-    Nor may it be written over the file of the `model` that is read.
+    Called before anything is computed.
     """
     if model is not None and path.exists() and model.exists() and path.samefile(model):
         raise ValueError(
-            f"{path} is the model itself; expected another file: choose one with {option}"
+            f"{path} is the model itself; expected another file: choose another with {option}"
         )
     try:
         if path.is_dir():
@@ -55,22 +62,22 @@ def require_place(path: Path, option: str = "--out", model: Path | None = None) 
         reason = os.strerror(error.errno) if error.errno else error
         raise OSError(
             error.errno,
-            f"cannot write {path}: {reason}; expected a file in a folder that exists and may be "
-            f"written to: choose another with {option}",
+            f"cannot write {path}: {reason}; expected a file in an existing, writable folder: choose "
+            f"another with {option}",
         ) from error
 
 
 def write_records(records: Sequence[Record], table: Table, form: Format, out: Path | None) -> None:
-    """Print the results, or write them to the file `out`, all at once."""
+    """Print the results, or write them atomically to the file `out`."""
     match form:
         case Format.JSON:
             plain = [_without_nan(record) for record in records]
             text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
         case Format.CSV:
-            text = _csv(records)
+            text = _to_csv(records)
         case Format.TABLE:
-            text = _text(table)
-    # Bytes: a file's name need not be text, nor a terminal's encoding know every character.
+            text = _to_text(table)
+    # Bytes, because file names may be invalid UTF-8 and the terminal may use another encoding.
     data = text.encode("utf-8", "surrogateescape")
     if out is None:
         typer.echo(data, nl=False)
@@ -78,17 +85,24 @@ def write_records(records: Sequence[Record], table: Table, form: Format, out: Pa
         write_atomically(out, data)
 
 
-def make_table(head: Sequence[str], lines: Sequence[Sequence[Any]], texts: int = 1) -> Table:
-    """A table with these column heads; the first `texts` columns are text, the others numbers.
+def printable(text: str) -> str:
+    """`text` with control characters and line separators escaped, as in "\\x1b[31m"."""
+    return "".join(
+        each.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(each) in ("Cc", "Zl", "Zp")
+        else each
+        for each in text
+    )
 
-    None stays empty.
-    """
+
+def make_table(head: Sequence[str], rows: Sequence[Sequence[Any]], texts: int = 1) -> Table:
+    """A table of `rows` under `head`; the first `texts` columns are left-aligned. None is shown empty."""
     table = Table(box=box.SIMPLE)
     for number, name in enumerate(head):
         table.add_column(name, justify="left" if number < texts else "right", no_wrap=True)
-    for line in lines:
-        # Text: what stands in brackets, as it may in a file's name, would be taken for a style.
-        table.add_row(*(Text(_cell(value)) for value in line))
+    for row in rows:
+        # Text, because rich would interpret brackets in a file name as markup.
+        table.add_row(*(Text(_cell(value)) for value in row))
     return table
 
 
@@ -98,32 +112,42 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, float):
-        return str(value)
+        return printable(str(value))
     if not math.isfinite(value):
         return DASH
-    # Four places in line, unless they would be zeros.
+    # Four decimals, unless they would all be zero.
     return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.2g}"
 
 
-def _text(table: Table) -> str:
+def _to_text(table: Table) -> str:
     buffer = io.StringIO()
-    Console(file=buffer, width=WIDE).print(table)
+    Console(file=buffer, width=WIDTH).print(table)
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
     return "\n".join(line for line in lines if line) + "\n"
 
 
-def _csv(records: Sequence[Record]) -> str:
-    """A line for each record, with what is a single value."""
+def _to_csv(records: Sequence[Record]) -> str:
+    """One line per record, without nested values."""
     names = [name for name, value in records[0].items() if not isinstance(value, Mapping)]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_without_nan(record) for record in records)
+    for record in records:
+        values = _without_nan(record).items()
+        writer.writerow(
+            {name: _inert(each) if isinstance(each, str) else each for name, each in values}
+        )
     return buffer.getvalue()
 
 
+def _inert(text: str) -> str:
+    """`text` as a CSV cell that neither a terminal nor a spreadsheet interprets."""
+    escaped = printable(text)
+    return f"'{escaped}" if escaped.startswith(FORMULA) else escaped
+
+
 def _without_nan(record: Record) -> dict[str, Any]:
-    """JSON has no NaN, and in a CSV file it would be text."""
+    """`record` with None for NaN and infinity, which JSON does not have and CSV would store as text."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in record.items()

@@ -1,4 +1,4 @@
-"""Settings of a method as they are typed: leave_one_out=true."""
+"""Parses method settings from the command line, such as leave_one_out=true."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,26 +10,26 @@ from daedl import methods
 from daedl.methods import METHODS, Method
 from daedl.names import look_up
 
-# As Python spells them, and as JSON does.
+# Case-insensitive, so that both the spelling of Python and that of JSON are valid.
 WORDS: Mapping[str, bool | None] = MappingProxyType(
     {"true": True, "false": False, "none": None, "null": None}
 )
 
 
 def build(method: str, settings: Sequence[str]) -> Method:
-    """The method of this name with these settings, each NAME=VALUE."""
+    """Build the method named `method` with settings of the form NAME=VALUE."""
     kind = look_up(METHODS, method, "method")
     arguments = dict(_setting(kind, text) for text in settings)
     try:
         return methods.build(method, **arguments)
     except TypeError as error:
-        raise ValueError(f"{method} refuses its settings: {error}") from error
+        raise ValueError(f"invalid settings for {method}: {error}") from error
 
 
 def _setting(kind: type[Method], text: str) -> tuple[str, Any]:
     name, sign, typed = text.partition("=")
     if not sign:
-        raise ValueError(f"the setting is {text!r}; expected NAME=VALUE, as in kl_weight=0.1")
+        raise ValueError(f"the setting is {text!r}; expected NAME=VALUE, such as kl_weight=0.1")
     default = look_up(kind.defaults(), name, f"setting of {kind.name}")
     value = _value(typed)
     if not _is_like(value, default):
@@ -40,7 +40,7 @@ def _setting(kind: type[Method], text: str) -> tuple[str, Any]:
 
 
 def _as_typed(value: Any) -> str:
-    """`value` as one types it: settings of a part, such as SpectralNorm, as an object of JSON."""
+    """`value` as it would be typed; nested settings, such as SpectralNorm, as a JSON object."""
     if isinstance(value, Method):
         return value.name
     if is_dataclass(value) and not isinstance(value, type):
@@ -58,9 +58,9 @@ def _value(typed: str) -> Any:
 
 
 def _is_like(value: Any, default: Any) -> bool:
-    """Whether `value` is a truth value, or a number, if `default` is: else "no" would pass for true.
+    """Whether `value` is a boolean if and only if `default` is, and a number if `default` is.
 
-    What other values may be, the method itself checks.
+    Without this check, the text "no" would count as true. The method validates everything else.
     """
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(value, bool) and isinstance(default, bool)

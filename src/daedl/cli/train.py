@@ -17,7 +17,7 @@ from daedl import methods, networks
 from daedl.classifier import Classifier
 from daedl.cli.common import Threads, report_errors, report_warnings, using_threads
 from daedl.cli.memory import keep_freed_memory
-from daedl.cli.results import require_place
+from daedl.cli.results import require_output_file
 from daedl.cli.settings import build
 from daedl.data import ImageSet, augmentation
 from daedl.data.read import FOLDER_SIZE, read
@@ -152,7 +152,7 @@ def _require_share(validation: float) -> None:
 
 def _checkpoint(out: Path, resume: bool, force: bool) -> Path:
     """Where to keep what is learned until the model is written; raise if that can't or shouldn't be."""
-    require_place(out)
+    require_output_file(out)
     if out.exists() and not force:
         raise FileExistsError(
             f"{out} exists already; expected a new file: choose another with --out, or pass --force "

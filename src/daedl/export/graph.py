@@ -23,25 +23,24 @@ from torch.export import Dim, ExportedProgram
 from torch.overrides import TorchFunctionMode
 
 from daedl.classifier import Classifier
+from daedl.data import Preprocess
 from daedl.methods import MCDropout, Method
-from daedl.selective import MaxRejectionRate, Thresholds
 from daedl.spectral import remove_spectral_norm
 
 INPUT = "images"
 BATCH = "batch"
-# By this share a limit is moved in the graph, about 16 roundings of float32; see `_for_a_graph` (chosen).
-SLACK = 1e-6
 
 
 class Exported(nn.Module):
     """A classifier as one pass from images to tensors; on the CPU, in eval mode, with baked weights."""
 
+    preprocess: Preprocess | None
+
     def __init__(self, model: Classifier) -> None:
         super().__init__()
         _require_one_answer(model.method)
         self.method = model.method
-        self.preprocess = model.preprocess
-        self.thresholds = None if model.thresholds is None else _for_a_graph(model.thresholds)
+        self.thresholds = None if model.thresholds is None else model.thresholds.for_graph()
         self.network = remove_spectral_norm(copy.deepcopy(model.network))
         self.fitted = copy.deepcopy(model.fitted)
         self.requires_grad_(False).cpu().eval()
@@ -77,19 +76,6 @@ def _require_one_answer(method: Method) -> None:
             f"method {method.name!r} predicts from random passes, which a graph can't repeat; expected "
             "a method without them: export a classifier with another, such as 'daedl' or 'ensemble'"
         )
-
-
-def _for_a_graph(thresholds: Thresholds) -> Thresholds:
-    """The same thresholds, moved by so little that ties at a limit end as they do in PyTorch.
-
-    A limit is the score of a calibration image, or just below one. Where a density wipes out all evidence
-    many images have that very score, but a runtime that adds in another order rounds it differently: they
-    must end on the side on which the target wants them.
-    """
-    outwards = SLACK if isinstance(thresholds.target, MaxRejectionRate) else -SLACK
-    ordered = sorted(thresholds.limits.items())  # in which order they come from a file
-    moved = {name: limit + outwards * abs(limit) for name, limit in ordered}
-    return replace(thresholds, limits=moved)
 
 
 def to_torch_export(model: Classifier) -> ExportedProgram:

@@ -1,5 +1,6 @@
-"""`daedl calibrate`: thresholds in the model, a curve beside it, and decisions in what is predicted."""
+"""`daedl calibrate`: thresholds in the model file, the plot, and decisions in predictions."""
 
+import csv
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import daedl
-from daedl import figures
+from daedl import figures, metrics
 from daedl.cli import app
 from daedl.networks import ConvNet
 
@@ -19,7 +20,7 @@ def call(*arguments):
 
 
 def images(number, seed):
-    """Images of 8 x 8 with one of three bright bands."""
+    """8 x 8 images with one of three bright bands."""
     rng = np.random.default_rng(seed)
     labels = np.arange(number) % 3
     pixels = rng.integers(0, 110, (number, 8, 8))
@@ -30,7 +31,7 @@ def images(number, seed):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A trained model, held-out images, and a known and an unknown image."""
+    """A trained model, held-out images, an in-distribution image and an OOD image."""
     folder = tmp_path_factory.mktemp("calibrate")
     pixels, labels = images(300, 0)
     torch.manual_seed(0)
@@ -46,17 +47,17 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_thresholds_curve_and_decisions(folder):
+def test_thresholds_plot_and_decisions(folder):
     out, plot = folder / "new.daedl", folder / "curve.png"
     result = call(
         *("calibrate", folder / "model.daedl", "--data", folder / "held_out.npz"),
         *("--reject", 0.1, "--out", out, "--plot", plot),
     )
     assert result.exit_code == 0, result.output
-    assert "of 400 calibration images" in result.output
-    assert "at most 10.00% are rejected" in result.output
-    with Image.open(plot) as drawn:
-        assert drawn.size[0] > 500
+    assert "400 calibration images" in result.output
+    assert "at most 10.00%" in result.output
+    with Image.open(plot) as image:
+        assert image.width > 500
     model = daedl.Classifier.load(out)
     assert model.thresholds.target == daedl.MaxRejectionRate(0.1)
     assert 0.9 <= model.thresholds.coverage < 1
@@ -74,7 +75,7 @@ def test_thresholds_curve_and_decisions(folder):
     assert "unlike the training data" in table
 
 
-def test_in_place_with_a_limit_on_errors(folder, tmp_path):
+def test_error_rate_in_place(folder, tmp_path):
     model = tmp_path / "model.daedl"
     model.write_bytes((folder / "model.daedl").read_bytes())
     result = call(
@@ -83,25 +84,25 @@ def test_in_place_with_a_limit_on_errors(folder, tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert (tmp_path / "model.daedl.risk.png").is_file()
-    found = daedl.Classifier.load(model).thresholds
-    assert found.target == daedl.MaxErrorRate(0.2, 0.1)
-    assert list(found.limits) == ["epistemic"]
+    thresholds = daedl.Classifier.load(model).thresholds
+    assert thresholds.target == daedl.MaxErrorRate(0.2, 0.1)
+    assert list(thresholds.limits) == ["epistemic"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "expected one of them"),
-        (["--reject", "0.1", "--error", "0.1"], "expected one of them"),
-        (["--reject", "1.5"], "expected a share between 0 and 1"),
-        (["--error", "0.0001"], "no threshold keeps errors"),
+        ([], "exactly one"),
+        (["--reject", "0.1", "--error", "0.1"], "exactly one"),
+        (["--reject", "1.5"], "rate is 1.5"),
+        (["--error", "0.0001"], "lowest upper bound"),
         (["--reject", "0.1", "--plot", "nowhere/curve.png"], "cannot write nowhere/curve.png"),
-        (["--reject", "0.1", "--plot", "nowhere/curve.png"], "choose another with --plot"),
-        (["--reject", "0.1", "--plot", "curve.jpg"], "expected a file that ends in .png"),
-        (["--reject", "0.1", "--plot", "model.daedl"], "expected a file that ends in .png"),
+        (["--reject", "0.1", "--plot", "nowhere/curve.png"], "--plot"),
+        (["--reject", "0.1", "--plot", "curve.jpg"], ".png"),
+        (["--reject", "0.1", "--plot", "model.daedl"], ".png"),
     ],
 )
-def test_what_cannot_be_done_leaves_the_model_alone(folder, tmp_path, options, message):
+def test_errors_leave_the_model_unchanged(folder, tmp_path, options, message):
     model = tmp_path / "model.daedl"
     model.write_bytes((folder / "model.daedl").read_bytes())
     result = call("calibrate", model, "--data", folder / "held_out.npz", *options)
@@ -111,30 +112,64 @@ def test_what_cannot_be_done_leaves_the_model_alone(folder, tmp_path, options, m
     assert list(tmp_path.iterdir()) == [model]
 
 
-def test_another_model_is_not_replaced_unless_asked_for(folder, tmp_path):
+def test_another_model_is_overwritten_only_with_force(folder, tmp_path):
     other = tmp_path / "other.daedl"
-    other.write_text("precious")
+    other.write_text("content")
     command = ("calibrate", folder / "model.daedl", "--data", folder / "held_out.npz")
     result = call(*command, "--reject", 0.1, "--out", other)
     assert result.exit_code == 1
-    assert "pass --force to replace it" in result.stderr
-    assert other.read_text() == "precious"
+    assert "--force" in result.stderr
+    assert other.read_text() == "content"
     assert call(*command, "--reject", 0.1, "--out", other, "--force").exit_code == 0
     assert daedl.Classifier.load(other).thresholds is not None
 
 
-def test_the_curve_shows_what_was_chosen(folder):
+def test_the_plot_shows_the_thresholds(folder):
     model = daedl.Classifier.load(folder / "model.daedl")
     pixels, labels = images(400, 1)
     data = torch.tensor(pixels)[:, None] / 255, torch.tensor(labels)
-    chosen = model.calibrate([data], daedl.MaxErrorRate(0.3))
+    thresholds = model.calibrate([data], daedl.MaxErrorRate(0.3))
     prediction = model.predict(data[0])
-    (axes,) = figures.risk_coverage(prediction, data[1], chosen).axes
+    (axes,) = figures.risk_coverage(prediction, data[1], thresholds).axes
     by_label = {line.get_label(): line for line in axes.lines}
     assert {"by epistemic uncertainty", "by aleatoric uncertainty"} < set(by_label)
     assert by_label["at most 30.0% wrong"].get_ydata() == [0.3, 0.3]
     (star,) = [line for name, line in by_label.items() if name.startswith("chosen")]
-    assert (star.get_xdata()[0], star.get_ydata()[0]) == (chosen.coverage, chosen.error)
+    assert (star.get_xdata()[0], star.get_ydata()[0]) == (thresholds.coverage, thresholds.error)
     accepted = prediction.accept
     wrong = (prediction.labels != data[1])[accepted].double().mean()
-    assert chosen.error == pytest.approx(float(wrong))
+    assert thresholds.error == pytest.approx(float(wrong))
+
+
+def test_a_registered_metric_is_in_every_output(folder, monkeypatch):
+    monkeypatch.setattr(metrics, "METRICS", dict(metrics.METRICS))
+
+    @metrics.metric("misclassification", "constant", "my metric", lower_is_better=True)
+    def constant(uncertainty, labels, targets):
+        return 0.4321
+
+    arguments = "evaluate", folder / "model.daedl", "--id", folder / "held_out.npz"
+    table = call(*arguments)
+    assert table.exit_code == 0, table.output
+    (row,) = [line for line in table.stdout.splitlines() if "my metric ↓" in line]
+    assert row.count("0.4321") == 3  # aleatoric, epistemic, density
+    records = json.loads(call(*arguments, "--format", "json").stdout)
+    assert [each["value"] for each in records if each["metric"] == "constant"] == [0.4321] * 3
+
+
+def test_text_from_files_is_inert(folder, tmp_path):
+    """Control characters don't reach the terminal, nor formulas a spreadsheet."""
+    names = ["=1+1", "+\x1b[2J", "@\x9b31m"]
+    model = tmp_path / "model.daedl"
+    daedl.Classifier(ConvNet(1, 3, 8, channels=2), "softmax", names).save(model)
+    image = tmp_path / "\x1b[31mred.png"
+    image.write_bytes((folder / "known.png").read_bytes())
+    missing = tmp_path / "\x1b[2Jmissing.png"
+    for form in ("table", "csv", "json"):
+        result = call("predict", model, image, missing, "--format", form)
+        assert not {"\x1b", "\x9b"} & set(result.output)
+        assert "[31mred.png" in result.stdout
+        assert "[2Jmissing.png" in result.stderr
+    (line,) = csv.DictReader(call("predict", model, image, "--format", "csv").stdout.splitlines())
+    assert line["class"].startswith(("'=", "'+", "'@"))
+    assert float(line["probability"]) > 0

@@ -8,11 +8,11 @@ import torch
 
 from daedl import data as datasets
 from daedl.demo import moons
-from daedl_bench import rows, runner, spec, two_moons
-from daedl_bench.store import Store
 from daedl.demo.training import Training
 from daedl.methods import Softmax
 from daedl.prediction import Prediction
+from daedl_bench import rows, runner, spec
+from daedl_bench.store import Store
 
 SHIPPED = moons.Settings()
 

@@ -1,0 +1,185 @@
+"""The contract of a threshold rule, and the thresholds that it chooses."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from daedl.names import look_up
+
+On = Literal["epistemic", "aleatoric", "both"]
+SCORES: Mapping[str, tuple[str, ...]] = {
+    "epistemic": ("epistemic",),
+    "aleatoric": ("aleatoric",),
+    "both": ("epistemic", "aleatoric"),
+}
+# Relative shift of a limit in an exported graph: about 16 float32 roundings (chosen).
+SLACK = 1e-6
+
+
+class GuideLine(NamedTuple):
+    """A line in the risk-coverage plot: vertical at a coverage, or horizontal at an error rate."""
+
+    axis: Literal["coverage", "error"]
+    value: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Target(ABC):
+    """A guarantee, and the rule that chooses thresholds for it.
+
+    Class attributes:
+        kind: the name of the rule in model files.
+        accepts_ties: whether scores equal to the score that sets a limit are accepted.
+    """
+
+    kind: ClassVar[str]
+    accepts_ties: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def guarantee(self) -> str:
+        """The guarantee as a clause, without a capital letter or full stop."""
+
+    @abstractmethod
+    def limits(self, scores: Mapping[str, Tensor], wrong: Tensor, seed: int) -> dict[str, float]:
+        """The largest accepted value of each score, all (n,) in float64, given the errors (n,).
+
+        `seed` is of any random split.
+        """
+
+    def guide_line(self) -> GuideLine | None:
+        """The line that marks the target in the risk-coverage plot."""
+        return None
+
+    def choose(
+        self, scores: Mapping[str, Tensor], wrong: Tensor, on: On | None = None, seed: int = 0
+    ) -> "Thresholds":
+        """Choose thresholds on n calibration images.
+
+        Arguments:
+            scores: uncertainties (n,) by name, larger = more uncertain, as from `Prediction.scores()`.
+            wrong: whether each prediction is wrong (n,).
+            on: the scores to threshold; by default both if there is an epistemic score, else aleatoric.
+            seed: of the random split that some targets need for "both".
+        """
+        used = {name: scores[name].double() for name in _score_names(scores, on)}
+        limits = self.limits(used, wrong, seed)
+        accepted = accepts(limits, used)
+        number = int(accepted.sum())
+        error = int(wrong[accepted].sum()) / number if number else 0.0
+        return Thresholds(limits, self, len(wrong), number / len(wrong), error)
+
+    def describe(self, thresholds: "Thresholds") -> str:
+        """The limits, their effect on the calibration images, and the guarantee, as sentences."""
+        limits = " or ".join(f"{name} > {limit:.4g}" for name, limit in thresholds.limits.items())
+        return (
+            f"Rejects {limits}. Of {thresholds.samples} calibration images, {thresholds.coverage:.2%} are "
+            f"accepted, of which {thresholds.error:.2%} are wrong. Guarantee: {self.guarantee}."
+        )
+
+    def for_graph(self, limits: Mapping[str, float]) -> dict[str, float]:
+        """`limits` for another runtime, shifted so that ties are decided as in PyTorch; sorted by name.
+
+        A limit is the score of a calibration image, or just below it. Where the density removes all
+        evidence, many images share that score, and a runtime that sums in another order rounds it
+        differently.
+        """
+        slack = SLACK if self.accepts_ties else -SLACK
+        return {name: limit + slack * abs(limit) for name, limit in sorted(limits.items())}
+
+    def settings(self) -> dict[str, Any]:
+        """JSON-compatible description for `restore`."""
+        return {"kind": self.kind, **asdict(self)}
+
+    @staticmethod
+    def restore(settings: Mapping[str, Any]) -> "Target":
+        """The target that `settings()` describes."""
+        arguments = dict(settings)
+        kinds = {each.kind: each for each in Target.__subclasses__()}
+        target = look_up(kinds, arguments.pop("kind"), "threshold target")
+        if "share" in arguments:  # the name of `rate` in earlier model files
+            arguments["rate"] = arguments.pop("share")
+        return target(**arguments)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Limits on uncertainty scores, and how they were chosen.
+
+    Attributes:
+        limits: the largest accepted value of each thresholded score.
+        target: the guarantee.
+        samples: number of calibration images.
+        coverage: share of the calibration images that is accepted.
+        error: share of the accepted calibration images that is wrong.
+    """
+
+    limits: Mapping[str, float]
+    target: Target
+    samples: int
+    coverage: float
+    error: float
+
+    def for_graph(self) -> "Thresholds":
+        """The thresholds of an exported graph."""
+        return replace(self, limits=self.target.for_graph(self.limits))
+
+    def settings(self) -> dict[str, Any]:
+        """JSON-compatible description for `restore`."""
+        return {**asdict(self), "target": self.target.settings()}
+
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any]) -> "Thresholds":
+        """The thresholds that `settings()` describes."""
+        return cls(**{**settings, "target": Target.restore(settings["target"])})
+
+    def __str__(self) -> str:
+        return self.target.describe(self)
+
+
+def accepts(limits: Mapping[str, float], scores: Mapping[str, Tensor]) -> Tensor:
+    """Whether every score (B,) is at most its limit, (B,)."""
+    # Compared in float64, the precision of the limits: a score that is the limit itself is accepted.
+    return torch.stack([scores[name].double() <= limit for name, limit in limits.items()]).all(0)
+
+
+def choose(
+    scores: Mapping[str, Tensor],
+    wrong: Tensor,
+    target: Target,
+    on: On | None = None,
+    seed: int = 0,
+) -> Thresholds:
+    """`target.choose(...)`, after validating the type of `target`."""
+    if not isinstance(target, Target):
+        raise TypeError(
+            f"target is {target!r}; expected a guarantee: daedl.MaxRejectionRate(0.05) to reject at most "
+            "5% of in-distribution images, or daedl.MaxErrorRate(0.01) for at most 1% errors among the "
+            "accepted images"
+        )
+    return target.choose(scores, wrong, on, seed)
+
+
+def _score_names(scores: Mapping[str, Tensor], on: On | None) -> tuple[str, ...]:
+    if on is None:
+        on = "both" if "epistemic" in scores else "aleatoric"
+    if on not in SCORES:
+        raise ValueError(f"on is {on!r}; expected one of {', '.join(SCORES)}")
+    for name in SCORES[on]:
+        if name not in scores:
+            raise ValueError(
+                f"on is {on!r}, but the method has no {name} score; expected scores among "
+                f"{', '.join(scores)}: pass on='aleatoric', or use another method"
+            )
+    return SCORES[on]
+
+
+def require_rate(value: float, name: str) -> None:
+    """Raise unless `value` is strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"{name} is {value}; expected a number between 0 and 1, such as 0.05")

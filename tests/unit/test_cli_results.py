@@ -1,0 +1,45 @@
+"""Output of results: escaping, formats and alignment."""
+
+import csv
+import json
+import math
+
+import pytest
+
+from daedl.cli.results import Format, make_table, printable, write_records
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("caf\u00e9 [bold] \u732b", "caf\u00e9 [bold] \u732b"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("a\r\nb\tc\x7f", "a\\r\\nb\\tc\\x7f"),
+        ("\x9b31m\u2028", "\\x9b31m\\u2028"),
+    ],
+)
+def test_control_characters_are_escaped(text, expected):
+    assert printable(text) == expected
+
+
+@pytest.mark.parametrize("text", ["=SUM(A1)", "+1", "-1", "@cmd"])
+def test_csv_text_is_no_formula(tmp_path, text):
+    """Numbers stay numbers, negative ones too."""
+    record = {"class": text, "value": -1.5, "undefined": math.nan}
+    table = make_table(["class"], [[text]])
+    write_records([record], table, Format.CSV, tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open() as file:
+        (line,) = csv.DictReader(file)
+    assert line == {"class": f"'{text}", "value": "-1.5", "undefined": ""}
+    write_records([record], table, Format.JSON, tmp_path / "out.json")
+    stored = json.loads((tmp_path / "out.json").read_text())
+    assert stored == [{"class": text, "value": -1.5, "undefined": None}]
+
+
+def test_table_cells(tmp_path):
+    table = make_table(["name", "a", "b"], [["[red]\x1b", 0.5, None], ["y", 2e-5, math.inf]])
+    write_records([], table, Format.TABLE, tmp_path / "out.txt")
+    head, _, first, second = (tmp_path / "out.txt").read_text().splitlines()
+    assert head.split() == ["name", "a", "b"]
+    assert first.split() == ["[red]\\x1b", "0.5000"]
+    assert second.split() == ["y", "2e-05", "–"]
