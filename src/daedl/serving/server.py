@@ -22,9 +22,11 @@ from daedl.serving.config import LOCAL_HOSTS, ServerConfig
 
 logger = logging.getLogger("uvicorn.error")
 
-# Connections accepted per turn of the event loop, and waiting in the kernel (chosen: with the default of
+# Connections waiting in the kernel's queue (chosen: uvicorn's default).
+BACKLOG = 2048
+# Connections accepted per turn of the event loop, before excess ones are closed (chosen: with the default of
 # `max_connections` a burst stays below 256 file descriptors).
-BACKLOG = 64
+MAX_ACCEPT = 64
 # Seconds between two log lines about exhausted file descriptors (chosen).
 LOG_INTERVAL = 60.0
 
@@ -45,7 +47,7 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         others = self.connections - {self}
         idle = [each for each in others if isinstance(each, LimitedProtocol) and each._is_idle()]
-        if idle and len(others) >= (self.limit_concurrency or math.inf) - BACKLOG:
+        if idle and len(others) >= (self.limit_concurrency or math.inf) - MAX_ACCEPT:
             min(idle, key=lambda each: each._head_timer.when()).transport.abort()
         self._start_timer()
 
@@ -71,6 +73,36 @@ class LimitedProtocol(H11Protocol):
         """Whether the server waits for the client: for a request head, or to receive a response."""
         waits = self.cycle is None or self.cycle.response_started or self.flow.write_paused
         return waits and not self.transport.is_closing()
+
+
+class LimitedServer(uvicorn.Server):
+    """uvicorn with the limits of `config`.
+
+    Requests are counted by /metrics and not logged, and neither are invalid ones: clients can't fill the
+    log.
+    """
+
+    def __init__(self, app: FastAPI, config: ServerConfig) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=LimitedProtocol,
+                ws="none",
+                access_log=False,
+                log_level="error",
+                server_header=False,
+                backlog=MAX_ACCEPT,
+                limit_concurrency=config.max_connections + MAX_ACCEPT,
+                timeout_graceful_shutdown=math.ceil(config.timeout),
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start accepting connections."""
+        asyncio.get_running_loop().set_exception_handler(descriptor_error_handler())
+        await super().startup(sockets)
+        for each in sockets or []:
+            each.listen(BACKLOG)  # uvicorn sets the number per turn and the queue to the same value
 
 
 def hosts_for(address: str, more: Sequence[str]) -> tuple[str, ...]:
@@ -107,37 +139,11 @@ def is_local(listening: socket.socket) -> bool:
 
 def run(app: FastAPI, listening: socket.socket, config: ServerConfig) -> None:
     """Serve until SIGINT or SIGTERM; requests in progress are completed first."""
-    server = uvicorn.Server(uvicorn_config(app, config))
-
-    async def serve() -> None:
-        asyncio.get_running_loop().set_exception_handler(descriptor_error_handler())
-        await server.serve([listening])
-
     with contextlib.suppress(KeyboardInterrupt), warnings.catch_warnings():
         # Clients cause them: Pillow's large images are rejected, incomplete forms are answered.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
-        asyncio.run(serve())
-
-
-def uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
-    """Return uvicorn's configuration.
-
-    Requests are counted by /metrics and not logged, and neither are invalid ones: clients can't fill the
-    log.
-    """
-    return uvicorn.Config(
-        app,
-        http=LimitedProtocol,
-        ws="none",
-        access_log=False,
-        log_level="error",
-        server_header=False,
-        backlog=BACKLOG,
-        # One turn of the event loop may add BACKLOG connections before closed ones are removed.
-        limit_concurrency=config.max_connections + BACKLOG,
-        timeout_graceful_shutdown=math.ceil(config.timeout),
-    )
+        LimitedServer(app, config).run([listening])
 
 
 def descriptor_error_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 
 from daedl.serving import ServerConfig, server
@@ -48,7 +47,7 @@ def post(app: FastAPI, content: Any = None, kind: str | None = "image/png", **mo
 def running(app: FastAPI, config: ServerConfig | None = None) -> Iterator[str]:
     """Serve an app at a free port in a thread, and return its URL."""
     with server.listen("127.0.0.1", 0) as listening:
-        serving = uvicorn.Server(server.uvicorn_config(app, config or ServerConfig()))
+        serving = server.LimitedServer(app, config or ServerConfig())
         thread = threading.Thread(target=serving.run, args=([listening],))
         thread.start()
         while not serving.started:
