@@ -10,6 +10,7 @@ import os
 import socket
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import h11
@@ -24,32 +25,37 @@ logger = logging.getLogger("uvicorn.error")
 
 # Connections waiting in the kernel's queue (chosen: uvicorn's default).
 BACKLOG = 2048
-# Connections accepted per turn of the event loop, before excess ones are closed (chosen: with the default of
-# `max_connections` a burst stays below 256 file descriptors).
-MAX_ACCEPT = 64
+# Connections accepted per turn of the event loop. Excess ones are closed some turns later (chosen: with
+# the default of `max_connections` a burst stays below 256 file descriptors, and no connection is closed
+# before its first data is read).
+MAX_ACCEPT = 32
 # Seconds between two log lines about exhausted file descriptors (chosen).
 LOG_INTERVAL = 60.0
 
 
 class LimitedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 protocol, with a timeout for request heads and eviction of idle connections.
+    """uvicorn's HTTP/1.1 protocol, with a timeout for request heads and a limit of connections.
 
-    uvicorn waits for a request head without limit. At `limit_concurrency` connections it rejects all
-    requests, so that idle connections could make the server unavailable: here the connection that has
-    waited longest for its client is closed instead.
+    uvicorn by itself waits for a request head without limit, and rejects all requests if there are too
+    many connections. Here the connection that has waited longest for its client is closed instead, so that
+    idle connections can't make the server unavailable.
     """
 
     head_seconds = 10.0  # chosen
     _head_timer: asyncio.TimerHandle
 
+    def __init__(self, *arguments: Any, max_connections: int, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._max_connections = max_connections
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Register the connection, and close an idle one if there are too many."""
+        """Register the connection, and close one if there are too many."""
         super().connection_made(transport)
-        others = self.connections - {self}
-        idle = [each for each in others if isinstance(each, LimitedProtocol) and each._is_idle()]
-        if idle and len(others) >= (self.limit_concurrency or math.inf) - MAX_ACCEPT:
-            min(idle, key=lambda each: each._head_timer.when()).transport.abort()
         self._start_timer()
+        if len(self.connections) > self._max_connections:
+            every = (each for each in self.connections if isinstance(each, LimitedProtocol))
+            idle = [each for each in every if each._is_idle()]  # at least this one
+            min(idle, key=lambda each: each._head_timer.when()).transport.abort()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
@@ -86,13 +92,12 @@ class LimitedServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=LimitedProtocol,
+                http=partial(LimitedProtocol, max_connections=config.max_connections),  # type: ignore[arg-type]
                 ws="none",
                 access_log=False,
                 log_level="error",
                 server_header=False,
                 backlog=MAX_ACCEPT,
-                limit_concurrency=config.max_connections + MAX_ACCEPT,
                 timeout_graceful_shutdown=math.ceil(config.timeout),
             )
         )
