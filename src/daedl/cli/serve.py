@@ -10,7 +10,7 @@ from daedl.classifier import Classifier
 from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile
 
-NO_TOKEN = "Warning: all machines that reach this address can use the server; set DAEDL_TOKEN to require a token"
+NO_TOKEN = "Warning: the server is public and requires no token; set DAEDL_TOKEN to require one"
 
 
 def serve(

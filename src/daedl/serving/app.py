@@ -19,14 +19,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from daedl.classifier import Classifier
 from daedl.serving.body import BodyLimit
 from daedl.serving.config import ServerConfig
-from daedl.serving.decoding import (
-    FORM,
-    JSON,
-    decode,
-    media_types,
-    read_uploads,
-    require_media_type,
-)
+from daedl.serving.decoding import FORM, JSON, decode, media_types, read_uploads, require_media_type
 from daedl.serving.metrics import RequestTimer, ServerMetrics
 from daedl.serving.predictor import Batcher, Predictor, Record
 
@@ -174,22 +167,16 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def _request_body(many: bool, max_images: int) -> dict[str, Any]:
     """Return the OpenAPI description of a body, which handlers read themselves to enforce limits."""
     binary = {"type": "string", "format": "binary"}
-    array = {
-        "type": "array",
-        "items": {},
-        "description": "Nested lists of numbers; channels first.",
-    }
     key = "images" if many else "array"
-    one = {"type": "object", "properties": {"image": binary}, "required": ["image"]}
-    several = {"type": "array", "items": binary, "minItems": 1, "maxItems": max_images}
-    batch = {"type": "object", "properties": {"image": several}, "required": ["image"]}
-    schemas: dict[str, Any] = {
-        JSON: {
-            "type": "object",
-            "properties": {key: array, "max": {"enum": [1, 255], "default": 1}},
-            "required": [key],
-        },
-        FORM: batch if many else one,
+    numbers = {"type": "array", "items": {}, "description": "Nested lists; channels first."}
+    uploads = {"type": "array", "items": binary, "minItems": 1, "maxItems": max_images}
+    objects = {
+        JSON: ({key: numbers, "max": {"enum": [1, 255], "default": 1}}, key),
+        FORM: ({"image": uploads}, "image"),
+    }
+    schemas: dict[str, dict[str, Any]] = {
+        media_type: {"type": "object", "properties": properties, "required": [required]}
+        for media_type, (properties, required) in objects.items()
     }
     content = {each: {"schema": schemas.get(each, binary)} for each in media_types(many)}
     return {"requestBody": {"required": True, "content": content}}

@@ -48,15 +48,13 @@ class BodyLimit:
             return message
 
         async def closing_send(message: Message) -> None:
-            if complete:
-                await send(message)
-            elif message["type"] == "http.response.start":
+            if not complete and message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["Connection"] = "close"
-                await send(message)
-            else:
+            elif not complete and not message.get("more_body", False):
                 await send({**message, "more_body": True})
                 await _discard(receive)
-                await send({"type": "http.response.body", "body": b""})
+                message = {"type": "http.response.body", "body": b""}
+            await send(message)
 
         await self._app(scope, limited_receive, closing_send)
 

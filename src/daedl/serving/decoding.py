@@ -77,10 +77,6 @@ def require_media_type(request: Request, many: bool) -> str:
     return media_type
 
 
-def _media_types(many: bool) -> tuple[str, ...]:
-    return (JSON, NPY, FORM) if many else (*PICTURES, JSON, NPY, FORM)
-
-
 async def read_uploads(request: Request, media_type: str, max_images: int) -> list[bytes]:
     """Return the files of a form, or the body as a single upload."""
     is_form = media_type == FORM
@@ -127,11 +123,7 @@ def decode_images(uploads: Sequence[bytes], max_pixels: int) -> Iterator[Image.I
     Sizes are read from the headers: nothing is decoded unless all images together are within
     `max_pixels`.
     """
-    number = len(uploads)
-    names = (
-        [f"image {i} of {number}" for i in range(1, number + 1)] if number > 1 else ["the image"]
-    )
-    images = []
+    images, names = [], [f"image {i + 1} of {len(uploads)}" for i in range(len(uploads))]
     for upload, name in zip(uploads, names, strict=True):
         with _image_errors(name):
             images.append(Image.open(BytesIO(upload), formats=FORMATS))
