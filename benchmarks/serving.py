@@ -33,7 +33,7 @@ from torch import Tensor
 
 import daedl
 from daedl.networks import ConvNet
-from daedl.serving import Settings
+from daedl.serving import ServerConfig
 from daedl_bench.datasets import load
 from limits import Limited, conclude
 
@@ -85,7 +85,7 @@ class Server:
     def __init__(self, model: Path, threads: int, log: Path, *more: str) -> None:
         self.model, self.threads, self.log, self.more = model, threads, log, more
         self.port = 0
-        self.set_class_counts()
+        self.start()
 
     def start(self) -> None:
         """Start it, at the port that it had before if it had one, and wait until it answers."""
@@ -306,7 +306,7 @@ class Broken:
 
     def protocol(self) -> bytes:
         """What is no HTTP, or HTTP that lies."""
-        head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\n"
+        head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
         heads = [
             self.draw.randbytes(200) + b"\r\n\r\n",
             head + b"Content-Length: 1000000000000\r\n\r\n",
@@ -316,19 +316,19 @@ class Broken:
             head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
             head + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
             head + b"X: " + b"y" * 100_000 + b"\r\n\r\n",
-            b"GET /" + b"%ff" * 5000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
-            b"DELETE /predict HTTP/1.1\r\nHost: a\r\n\r\n",
-            b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+            b"GET /" + b"%ff" * 5000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"DELETE /predict HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
         ]
         return self.draw.choice(heads)
 
     def oversized(self) -> bytes:
         """A body that is really larger than allowed; announced, or in chunks that just don't end."""
-        size = Settings().max_bytes + 2**20
+        size = ServerConfig().max_bytes + 2**20
         if self.draw.random() < 0.5:
             return request(bytes(size))
         chunk = b"%x\r\n" % 2**20 + bytes(2**20) + b"\r\n"
-        head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\n"
+        head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
         return head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * (size // 2**20)
 
 

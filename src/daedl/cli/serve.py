@@ -1,4 +1,4 @@
-"""`daedl serve`: a model behind a web page and an API."""
+"""`daedl serve`: an HTTP API and a web page for a model."""
 
 import math
 from typing import Annotated
@@ -10,70 +10,84 @@ from daedl.classifier import Classifier
 from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile
 
-OPEN = (
-    "Warning: whoever reaches this address can use it; set DAEDL_TOKEN, and requests must bear it"
-)
+NO_TOKEN = "Warning: the server is public and requires no token; set DAEDL_TOKEN to require one"
 
 
 def serve(
     model: ModelFile,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; 0.0.0.0 is reached from everywhere.")
+        str, typer.Option(help="Address to listen at; 0.0.0.0 for all network interfaces.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 8000,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="DAEDL_TOKEN",
-            help="What requests must bear; better in the variable than on the command line.",
+            help="Bearer token that requests must have; prefer the variable, as other users can see the "
+            "command line.",
         ),
     ] = None,
-    max_megabytes: Annotated[float, typer.Option(help="MiB of a request's body.")] = 8,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Accepted value of the Host header, in addition to localhost and the address; may be "
+            "repeated. *.example.org for subdomains, * for all."
+        ),
+    ] = None,
+    max_megabytes: Annotated[float, typer.Option(help="Size of a request body in MiB.")] = 8,
     max_pixels: Annotated[
         int, typer.Option(help="Pixels of all images of a request together.")
     ] = 25_000_000,
-    max_images: Annotated[int, typer.Option(help="Images of a request.")] = 64,
+    max_images: Annotated[int, typer.Option(help="Images per request.")] = 64,
     max_requests: Annotated[
-        int, typer.Option(help="Requests at a time; those on top get a 503.")
+        int, typer.Option(help="Concurrent requests; others are rejected with status 503.")
     ] = 64,
+    max_connections: Annotated[
+        int, typer.Option(help="Open connections; idle ones are closed above it.")
+    ] = 128,
     timeout: Annotated[
-        float, typer.Option(help="Seconds for a body to arrive, and for its answer.")
+        float, typer.Option(help="Seconds for a body to arrive, and for its predictions.")
     ] = 30,
     window: Annotated[
-        int, typer.Option(help="Predictions that the rolling means of /metrics are taken over.")
+        int, typer.Option(help="Number of recent predictions in the rolling means of /metrics.")
     ] = 1000,
     density_reference: Annotated[
         float | None,
         typer.Option(
-            help="Mean density score of known images, for /metrics to compare with; by default the "
-            "training data's, from the model."
+            help="Mean density score of in-distribution images, exported by /metrics; by default of the "
+            "training data, from the model file."
         ),
     ] = None,
     threads: Threads = None,
 ) -> None:
-    """Answer requests with predictions: POST an image to /predict, or open the page.
+    """Serve predictions: POST an image to /predict, or open the web page.
 
-    /predict/batch takes several, /health says that the server lives, /metrics are for Prometheus.
+    /predict/batch accepts several images. /health is the health check, /metrics are for Prometheus.
     """
     errors = OSError, ValueError, ImportError, NotFittedError
     with report_errors(*errors), using_threads(threads):
         require_above_zero("--max-megabytes", max_megabytes, "8")
-        # Here, because they are optional and take a second to load.
-        from daedl.serving import Settings, create_app, server  # noqa: PLC0415
+        # Optional packages, which take a second to import.
+        from daedl.serving import ServerConfig, create_app, server  # noqa: PLC0415
 
-        settings = Settings(
+        config = ServerConfig(
             token=token,
+            allowed_hosts=server.hosts_for(host, allowed_host or []),
             max_bytes=math.floor(max_megabytes * 2**20),
             max_pixels=max_pixels,
             max_images=max_images,
             max_requests=max_requests,
+            max_connections=max_connections,
             timeout=timeout,
             window=window,
             density_reference=density_reference,
         )
-        app = create_app(Classifier.load(model), settings)
+        app = create_app(Classifier.load(model), config)
         with server.listen(host, port) as listening:
-            typer.echo(f"serving {model} at {server.address(listening)}")
-            if token is None and not server.is_local(listening):
-                typer.secho(OPEN, fg="yellow", err=True)
-            server.run(app, listening, settings)
+            typer.echo(f"serving {model} at {server.url(listening)}")
+            if not server.is_local(listening):
+                hosts = ", ".join(config.allowed_hosts)
+                typer.echo(f"accepted hosts: {hosts} (--allowed-host adds one)", err=True)
+                if token is None:
+                    typer.secho(NO_TOKEN, fg="yellow", err=True)
+            server.run(app, listening, config)

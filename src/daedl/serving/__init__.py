@@ -1,7 +1,7 @@
-"""Serving a classifier over HTTP: an app with limits, metrics and a web page.
+"""HTTP server for a classifier, with request limits, metrics and a web page.
 
 model = daedl.Classifier.load("model.daedl")
-uvicorn.run(create_app(model, Settings(token="...")), host="127.0.0.1")
+uvicorn.run(create_app(model, ServerConfig(token="...")), host="127.0.0.1")
 """
 
 try:
@@ -18,6 +18,6 @@ except ImportError as error:
 
 from daedl.serving import server
 from daedl.serving.app import create_app
-from daedl.serving.settings import Settings
+from daedl.serving.config import ServerConfig
 
-__all__ = ["Settings", "create_app", "server"]
+__all__ = ["ServerConfig", "create_app", "server"]

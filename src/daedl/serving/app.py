@@ -1,107 +1,256 @@
-"""The app: its routes, and who may use them."""
+"""The FastAPI application: routes, authentication and the OpenAPI schema."""
 
+import asyncio
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, Field
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from daedl.classifier import Classifier
-from daedl.serving.decode import FORM, JSON, NPY, PICTURES
-from daedl.serving.errors import RequestError
-from daedl.serving.service import Service
-from daedl.serving.settings import Settings
-from daedl.serving.watch import Watch
+from daedl.serving.body import BodyLimit
+from daedl.serving.config import ServerConfig
+from daedl.serving.decoding import FORM, JSON, decode, media_types, read_uploads, require_media_type
+from daedl.serving.metrics import RequestTimer, ServerMetrics
+from daedl.serving.predictor import Batcher, Predictor, Record
 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
 }
-PATHS = frozenset({*PAGE, "/health", "/metrics", "/model", "/predict", "/predict/batch"})
+ROUTES = ("/health", "/metrics", "/model", "/predict", "/predict/batch", "/openapi.json")
+PATHS = frozenset({*PAGE, *ROUTES})
+# Two decoding threads, so that one large image doesn't delay small ones (chosen).
+DECODERS = 2
 
 
-def create_app(model: Classifier, settings: Settings | None = None) -> FastAPI:
-    """An app that answers with predictions of a copy of `model`, which must be fitted."""
-    service = Service(model, settings or Settings())
+def create_app(model: Classifier, config: ServerConfig | None = None) -> FastAPI:
+    """Create an application that serves predictions of a copy of `model`, which must be fitted."""
+    config = config or ServerConfig()
+    service = PredictionService(model, config)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
         service.close()
 
-    # The usual pages of documentation load scripts from elsewhere, which the policy forbids.
+    # FastAPI's documentation pages load external scripts, which the security policy forbids.
     app = FastAPI(title="daedl", docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.include_router(_open())
-    app.include_router(_guarded(service))
-    app.add_exception_handler(RequestError, _told)
-    app.add_exception_handler(Exception, _failed)
-    app.add_middleware(Watch, metrics=service.metrics, paths=PATHS)
+    app.include_router(_public_routes())
+    app.include_router(_protected_routes(service, config))
+    app.add_exception_handler(Exception, _internal_error)
+    # Each middleware is added around the previous ones.
+    hosts = list(config.allowed_hosts)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    app.add_middleware(RequestTimer, metrics=service.metrics, paths=PATHS)
+    app.add_middleware(BodyLimit, max_bytes=config.max_bytes)
     return app
 
 
-def _open() -> APIRouter:
-    """What anybody may see: that the server lives, and the page, which knows nothing by itself."""
-    router = APIRouter()
-    for path, (name, kind) in PAGE.items():
-        router.get(path, include_in_schema=False)(_file(name, kind))
+class PredictionService:
+    """Predicts the images of requests within the limits of `config`.
 
-    @router.get("/health")
+    Used from one event loop, which is never blocked: decoding and prediction run in threads.
+    """
+
+    def __init__(self, model: Classifier, config: ServerConfig) -> None:
+        self.predictor = Predictor(model)
+        self.metrics = ServerMetrics(self.predictor, config.window, config.density_reference)
+        self._config = config
+        self._batcher = Batcher(self.predictor)
+        self._decoders = ThreadPoolExecutor(DECODERS, "decode")
+        self._slots = asyncio.Semaphore(config.max_requests)
+
+    async def predict(self, request: Request, *, many: bool) -> list[Record]:
+        """Return one record per image of the request."""
+        if self._slots.locked():
+            raise HTTPException(
+                503,
+                f"{self._config.max_requests} requests are in progress; expected fewer at a time: try "
+                "again in a second",
+                {"Retry-After": "1"},
+            )
+        async with self._slots:
+            records = await self._predict(request, many)
+        self.metrics.count_predictions(records)
+        return records
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._batcher.close()
+        self._decoders.shutdown(wait=False, cancel_futures=True)
+
+    async def _predict(self, request: Request, many: bool) -> list[Record]:
+        config, media_type = self._config, require_media_type(request, many)
+        try:
+            async with asyncio.timeout(config.timeout):
+                max_images = config.max_images if many else 1
+                uploads = await read_uploads(request, media_type, max_images)
+        except TimeoutError:
+            raise HTTPException(
+                408,
+                f"the body didn't arrive within {config.timeout:g} s; expected the complete body: send it "
+                "faster, or reduce its size",
+            ) from None
+        work = partial(decode, media_type, uploads, self.predictor.spec, config, many=many)
+        try:
+            async with asyncio.timeout(config.timeout):
+                inputs = await asyncio.get_running_loop().run_in_executor(self._decoders, work)
+                return await self._batcher(inputs)
+        except TimeoutError:
+            raise HTTPException(
+                504,
+                f"the prediction took longer than {config.timeout:g} s; expected less: try again later, or "
+                "send fewer or smaller images",
+            ) from None
+        except ValueError as error:  # such as features that overflow
+            raise HTTPException(422, str(error)) from error
+
+
+# ---- the OpenAPI schema
+
+
+class ImagePrediction(BaseModel):
+    """Prediction of one image. Values that the model doesn't provide are null."""
+
+    label: int = Field(description="Index of the predicted class.")
+    class_name: str = Field(description="Name of the predicted class.")
+    probs: dict[str, float] = Field(description="Probability per class.")
+    alpha0: float | None = Field(description="Sum of the Dirichlet concentrations.")
+    aleatoric: float | None = Field(description="Uncertainty between classes.")
+    epistemic: float | None = Field(description="Uncertainty from missing evidence.")
+    density_score: float | None = Field(description="Normalised feature density, 0 to 1.")
+    log_density: float | None = Field(description="Log density of the features.")
+    accept: bool | None = Field(description="Whether to act on the prediction.")
+    reason: str | None = Field(description="Why the prediction is rejected; empty if accepted.")
+
+
+class BatchPrediction(BaseModel):
+    """Predictions of several images, in order."""
+
+    predictions: list[ImagePrediction]
+
+
+class ErrorDetail(BaseModel):
+    """What arrived, what was expected, and what to do."""
+
+    detail: str
+
+
+ERRORS = {
+    400: "The body or the Host header is invalid.",
+    401: "The token is missing or wrong.",
+    408: "The body did not arrive in time.",
+    413: "The body, or the number of images or pixels, exceeds a limit.",
+    415: "The Content-Type or Content-Encoding is not supported.",
+    422: "The array, or its values, don't fit the model.",
+    500: "Internal error; details are in the log.",
+    503: "Too many requests are in progress.",
+    504: "The prediction took too long.",
+}
+
+
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {each: {"model": ErrorDetail, "description": ERRORS[each]} for each in statuses}
+
+
+def _request_body(many: bool, max_images: int) -> dict[str, Any]:
+    """Return the OpenAPI description of a body, which handlers read themselves to enforce limits."""
+    binary = {"type": "string", "format": "binary"}
+    key = "images" if many else "array"
+    numbers = {"type": "array", "items": {}, "description": "Nested lists; channels first."}
+    uploads = {"type": "array", "items": binary, "minItems": 1, "maxItems": max_images}
+    objects = {
+        JSON: ({key: numbers, "max": {"enum": [1, 255], "default": 1}}, key),
+        FORM: ({"image": uploads}, "image"),
+    }
+    schemas: dict[str, dict[str, Any]] = {
+        media_type: {"type": "object", "properties": properties, "required": [required]}
+        for media_type, (properties, required) in objects.items()
+    }
+    content = {each: {"schema": schemas.get(each, binary)} for each in media_types(many)}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+# ---- routes
+
+
+def _public_routes() -> APIRouter:
+    """Return the routes without authentication: the static page and the health check."""
+    router = APIRouter()
+    for path, (name, media_type) in PAGE.items():
+        router.get(path, include_in_schema=False)(_static(name, media_type))
+
+    @router.get("/health", responses=_errors(400))
     async def health() -> dict[str, str]:
-        """Says that the server answers."""
+        """Report that the server is running."""
         return {"status": "ok"}
 
     return router
 
 
-def _guarded(service: Service) -> APIRouter:
-    """What the token is for, if there is one."""
-    router = APIRouter(dependencies=[Depends(_bearing(service.settings.token))])
-    limits = ("max_bytes", "max_pixels", "max_images")
-    description = {
-        **service.predictor.description(),
-        **{name: getattr(service.settings, name) for name in limits},
-    }
+def _protected_routes(service: PredictionService, config: ServerConfig) -> APIRouter:
+    """Return the routes that require the token, if there is one."""
+    check = [] if config.token is None else [Depends(_token_check(config.token))]
+    router = APIRouter(dependencies=check)
+    limits = {name: getattr(config, name) for name in ("max_bytes", "max_pixels", "max_images")}
+    description = {**service.predictor.describe(), **limits}
 
-    @router.get("/model")
+    @router.get("/model", responses=_errors(400, 401))
     async def model() -> dict[str, Any]:
-        """What the model is, what it takes and what it gives."""
+        """Describe the model, its inputs and the limits of requests."""
         return description
 
-    @router.get("/metrics")
+    @router.get("/metrics", responses=_errors(400, 401), response_class=Response)
     async def metrics() -> Response:
-        """Metrics in Prometheus' text format."""
+        """Return metrics in the text format of Prometheus."""
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    @router.post("/predict", openapi_extra=_body(*PICTURES, JSON, NPY, FORM))
+    @router.post(
+        "/predict",
+        response_model=ImagePrediction,
+        responses=_errors(*ERRORS),
+        openapi_extra=_request_body(False, 1),
+    )
     async def predict(request: Request) -> Response:
-        """The prediction of one image: a PNG or JPEG, {"array": [...]}, a .npy file or a form."""
-        (answer,) = await service.answer(request.headers, request.receive, many=False)
-        return JSONResponse(answer)
+        """Predict one image: PNG, JPEG, {"array": [...]}, a .npy file or a form with one file."""
+        (record,) = await service.predict(request, many=False)
+        return JSONResponse(record)
 
-    @router.post("/predict/batch", openapi_extra=_body(JSON, NPY, FORM))
+    @router.post(
+        "/predict/batch",
+        response_model=BatchPrediction,
+        responses=_errors(*ERRORS),
+        openapi_extra=_request_body(True, config.max_images),
+    )
     async def predict_batch(request: Request) -> Response:
-        """The predictions of several images: {"images": [...]}, a .npy file or a form, in their order."""
-        answers = await service.answer(request.headers, request.receive, many=True)
-        return JSONResponse({"predictions": answers})
+        """Predict several images: {"images": [...]}, a .npy file or a form with several files."""
+        records = await service.predict(request, many=True)
+        return JSONResponse({"predictions": records})
 
     return router
 
 
-def _bearing(token: str | None) -> Callable[[Request], Awaitable[None]]:
-    """A check that requests bear `token`, before anything of their bodies is read."""
-    expected = None if token is None else f"Bearer {token}".encode()
+def _token_check(token: str) -> Callable[..., Awaitable[None]]:
+    """Return a dependency that verifies the bearer token, before the body is read."""
+    bearer = HTTPBearer(auto_error=False)
+    Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]  # noqa: N806
 
-    async def check(request: Request) -> None:
-        # As bytes: a header may hold anything, text to compare must be ASCII.
-        arrived = request.headers.get("authorization", "").encode("latin-1")
-        # In constant time, so that guessing doesn't get warmer.
-        if expected is not None and not hmac.compare_digest(arrived, expected):
-            raise RequestError(
+    async def check(credentials: Credentials) -> None:
+        # As bytes: a header may contain any characters, but compare_digest accepts only ASCII strings.
+        arrived = (credentials.credentials if credentials else "").encode("latin-1")
+        if not hmac.compare_digest(arrived, token.encode()):  # constant-time comparison
+            raise HTTPException(
                 401,
                 "the token is missing or wrong; expected the header 'Authorization: Bearer TOKEN'",
                 {"WWW-Authenticate": "Bearer"},
@@ -110,25 +259,15 @@ def _bearing(token: str | None) -> Callable[[Request], Awaitable[None]]:
     return check
 
 
-def _file(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
+def _static(name: str, media_type: str) -> Callable[[], Awaitable[Response]]:
     content = files("daedl.serving").joinpath("page", name).read_bytes()
 
-    async def give() -> Response:
-        return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
+    async def get() -> Response:
+        return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
-    return give
-
-
-def _body(*kinds: str) -> dict[str, Any]:
-    """What the schema says of a body, which is read by hand, for its limits."""
-    return {"requestBody": {"required": True, "content": {kind: {} for kind in kinds}}}
+    return get
 
 
-async def _told(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return JSONResponse({"detail": error.reason}, error.status, error.headers)
-
-
-async def _failed(_request: Request, _error: Exception) -> Response:
-    """What wasn't foreseen is in the log, and not for strangers."""
-    return JSONResponse({"detail": "the server failed; its log says why"}, 500)
+async def _internal_error(_request: Request, _error: Exception) -> Response:
+    """Return no details of an unexpected error; uvicorn logs it."""
+    return JSONResponse({"detail": "internal error; the log of the server has details"}, 500)

@@ -1,64 +1,75 @@
-"""A request's body: read within its limits of size and time, before anything is made of it."""
+"""Request bodies: bounded in size, and connections closed where a body was not read."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from contextlib import suppress
 
-from daedl.serving.errors import RequestError
-from daedl.serving.settings import Settings
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
-
-
-async def read_body(headers: Mapping[str, str], receive: Receive, settings: Settings) -> bytes:
-    """The whole body, of at most `max_bytes`; what is announced as larger isn't read at all."""
-    _require_plain(headers)
-    announced = headers.get("content-length", "0")
-    if not announced.isdecimal():
-        raise RequestError(400, f"the Content-Length is {announced!r}; expected a number of bytes")
-    if int(announced) > settings.max_bytes:
-        raise _too_large(int(announced), settings)
-    try:
-        async with asyncio.timeout(settings.timeout):
-            return await _gathered(receive, settings)
-    except TimeoutError:
-        # The connection can't be used again: the rest of the body may still come.
-        raise RequestError(
-            408,
-            f"the body didn't arrive within {settings.timeout:g} s; expected it whole: send it faster, "
-            "or make it smaller",
-            {"Connection": "close"},
-        ) from None
+# Seconds during which the rest of an unread body is discarded before the connection is closed (chosen).
+# Closing at once would reset the connection, and the client could lose the response.
+LINGER = 1.0
 
 
-async def _gathered(receive: Receive, settings: Settings) -> bytes:
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise RequestError(
-                400, "the connection ended within the body; expected the whole of it"
+class BodyLimit:
+    """ASGI middleware that bounds request bodies.
+
+    A body is read only as far as the application requests it, and at most up to `max_bytes`. If the
+    response is sent before the body is complete, the connection is closed: its client could otherwise
+    hold it open by sending the rest byte by byte.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward the request with a limited `receive` and a closing `send`."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        announced = int(headers.get("content-length", 0))
+        complete = announced == 0 and "transfer-encoding" not in headers
+        size = 0
+
+        async def limited_receive() -> Message:
+            nonlocal complete, size
+            self._check_size(announced)
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                if not complete:
+                    raise HTTPException(400, "the connection ended; expected the complete body")
+                return message
+            complete = not message.get("more_body", False)
+            size += len(message.get("body", b""))
+            self._check_size(size)
+            return message
+
+        async def closing_send(message: Message) -> None:
+            if not complete and message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["Connection"] = "close"
+            elif not complete and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                await _discard(receive)
+                message = {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        await self._app(scope, limited_receive, closing_send)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise HTTPException(
+                413,
+                f"the body has at least {size:,} bytes; expected at most {self._max_bytes:,}: reduce the "
+                "size of the image, or send fewer images per request",
             )
-        body += message.get("body", b"")
-        if len(body) > settings.max_bytes:
-            raise _too_large(len(body), settings)
-        more = message.get("more_body", False)
-    return bytes(body)
 
 
-def _require_plain(headers: Mapping[str, str]) -> None:
-    encoding = headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        raise RequestError(
-            415,
-            f"the body is encoded with {encoding[:40]!r}; expected it as it is: don't compress it",
-        )
-
-
-def _too_large(size: int, settings: Settings) -> RequestError:
-    return RequestError(
-        413,
-        f"the body has {size:,} bytes or more; expected at most {settings.max_bytes:,}: make the image "
-        "smaller, or send fewer at a time",
-    )
+async def _discard(receive: Receive) -> None:
+    """Discard the rest of a body, for at most `LINGER` seconds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER):
+            while (await receive()).get("more_body", False):
+                await asyncio.sleep(0)  # a `receive` that never suspends would block the timeout

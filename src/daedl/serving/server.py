@@ -1,60 +1,128 @@
-"""An app behind a socket, by uvicorn."""
+"""Sockets and uvicorn: connections are bounded in number, and request heads in time."""
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
+import logging
 import math
 import os
 import socket
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import h11
 import uvicorn
 from fastapi import FastAPI
+from PIL import Image
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from daedl.serving.settings import Settings
+from daedl.serving.config import LOCAL_HOSTS, ServerConfig
+
+logger = logging.getLogger("uvicorn.error")
+
+# Connections waiting in the kernel's queue (chosen: uvicorn's default).
+BACKLOG = 2048
+# Connections accepted per turn of the event loop. Excess ones are closed some turns later (chosen: with
+# the default of `max_connections` a burst stays below 256 file descriptors, and no connection is closed
+# before its first data is read).
+MAX_ACCEPT = 32
+# Seconds between two log lines about exhausted file descriptors (chosen).
+LOG_INTERVAL = 60.0
 
 
-class Patient(H11Protocol):
-    """uvicorn's HTTP, which would wait forever for the head of a request that never ends."""
+class LimitedProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 protocol, with a timeout for request heads and a limit of connections.
+
+    uvicorn by itself waits for a request head without limit, and rejects all requests if there are too
+    many connections. Here the connection that has waited longest for its client is closed instead, so that
+    idle connections can't make the server unavailable.
+    """
 
     head_seconds = 10.0  # chosen
-    _late: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle
+
+    def __init__(self, *arguments: Any, max_connections: int, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._max_connections = max_connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """From now on the clock ticks."""
+        """Register the connection, and close one if there are too many."""
         super().connection_made(transport)
-        self._watch_head()
+        self._start_timer()
+        if len(self.connections) > self._max_connections:
+            every = (each for each in self.connections if isinstance(each, LimitedProtocol))
+            idle = [each for each in every if each._is_idle()]  # at least this one
+            min(idle, key=lambda each: each._head_timer.when()).transport.abort()
 
-    def data_received(self, data: bytes) -> None:
-        """Stop the clock once a head is complete, start it with the first byte of the next."""
-        super().data_received(data)
-        self._watch_head()
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._head_timer.cancel()
+        super().on_response_complete()
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """There is nothing more to wait for."""
+        """Unregister the connection."""
+        self._head_timer.cancel()
         super().connection_lost(exc)
-        self._stop()
 
-    def _watch_head(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._stop()
-        elif self._late is None:
-            self._late = self.loop.call_later(self.head_seconds, self.transport.close)
+    def _start_timer(self) -> None:
+        self._head_timer = self.loop.call_later(self.head_seconds, self._close_without_head)
 
-    def _stop(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _close_without_head(self) -> None:
+        if self.conn.their_state is h11.IDLE:  # until a request head is complete
+            self.transport.close()
+
+    def _is_idle(self) -> bool:
+        """Whether the server waits for the client: for a request head, or to receive a response."""
+        waits = self.cycle is None or self.cycle.response_started or self.flow.write_paused
+        return waits and not self.transport.is_closing()
+
+
+class LimitedServer(uvicorn.Server):
+    """uvicorn with the limits of `config`.
+
+    Requests are counted by /metrics and not logged, and neither are invalid ones: clients can't fill the
+    log.
+    """
+
+    def __init__(self, app: FastAPI, config: ServerConfig) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=partial(LimitedProtocol, max_connections=config.max_connections),  # type: ignore[arg-type]
+                ws="none",
+                access_log=False,
+                log_level="error",
+                server_header=False,
+                backlog=MAX_ACCEPT,
+                timeout_graceful_shutdown=math.ceil(config.timeout),
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start accepting connections."""
+        asyncio.get_running_loop().set_exception_handler(descriptor_error_handler())
+        await super().startup(sockets)
+        for each in sockets or []:
+            each.listen(BACKLOG)  # uvicorn sets the number per turn and the queue to the same value
+
+
+def hosts_for(address: str, more: Sequence[str]) -> tuple[str, ...]:
+    """Return the accepted values of the Host header for a server at `address`, and `more`."""
+    bound = f"[{address}]" if ":" in address else address
+    return tuple(dict.fromkeys((*LOCAL_HOSTS, bound, *more)))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at `host`, an address of this machine, and `port`, 0 for any free one."""
+    """Return a socket that listens at `host`, an address of this machine, and `port`, 0 for any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        # Python's own text has the address too; codes of names that aren't found are negative.
+        # Python's own text repeats the address; codes of name resolution are negative.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise OSError(
             error.errno,
@@ -63,31 +131,44 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def address(listening: socket.socket) -> str:
-    """Where a browser finds it."""
+def url(listening: socket.socket) -> str:
+    """Return the URL of the server."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def is_local(listening: socket.socket) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can connect."""
     return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
-def run(app: FastAPI, listening: socket.socket, settings: Settings) -> None:
-    """Serve until a signal ends it; requests that are being answered are finished first."""
-    with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(configuration(app, settings)).run([listening])
+def run(app: FastAPI, listening: socket.socket, config: ServerConfig) -> None:
+    """Serve until SIGINT or SIGTERM; requests in progress are completed first."""
+    with contextlib.suppress(KeyboardInterrupt), warnings.catch_warnings():
+        # Clients cause them: Pillow's large images are rejected, incomplete forms are answered.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+        LimitedServer(app, config).run([listening])
 
 
-def configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """How uvicorn runs an app: /metrics counts requests, so that no line is logged for each."""
-    return uvicorn.Config(
-        app,
-        http=Patient,
-        ws="none",
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=math.ceil(settings.timeout),
-    )
+def descriptor_error_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """Return a handler of event loop errors that logs exhausted file descriptors in one line.
+
+    asyncio's handler would log a traceback for each attempt to accept a connection.
+    """
+    logged = -math.inf
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal logged
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+            loop.default_exception_handler(context)
+        elif loop.time() - logged > LOG_INTERVAL:
+            logged = loop.time()
+            logger.error(
+                "cannot accept a connection: %s; expected free file descriptors: raise `ulimit -n`, or "
+                "lower --max-connections",
+                error.strerror,
+            )
+
+    return handle

@@ -1,164 +1,163 @@
 "use strict";
 
-// The page: an image goes to the server, and what comes back is shown. Plain, without anything from elsewhere.
+// Sends an image to the server and shows its prediction. No external resources.
 
 const $ = (id) => document.getElementById(id);
-const PEN = 1 / 13; // of the drawing area's width: as the strokes of MNIST's digits
-const FRAME = 20 / 28; // what a centred drawing fills, as MNIST's digits do
-const SHOWN = 10; // classes, before one asks for all
-const MUCH = 1000; // times the evidence that means none: the right end of the scale
+const PEN = 1 / 13; // stroke width as a share of the drawing area, as in MNIST
+const FRAME = 20 / 28; // share of the image that a centred drawing fills, as in MNIST
+const MAX_BARS = 10; // classes shown before "All classes" is clicked (chosen)
+const MAX_ALPHA0 = 1000; // right end of the scale, in multiples of the number of classes (chosen)
 
 let model = null;
 let token = "";
-let latest = 0;
+let latest = 0; // number of the newest request: responses to older ones are ignored
 let preview = "";
 
-// ---- the server
+// ---- requests
 
-async function ask(path, options = {}) {
+async function request(path, options = {}) {
   const headers = { ...options.headers, ...(token && { Authorization: `Bearer ${token}` }) };
   let response;
   try {
     response = await fetch(path, { ...options, headers });
   } catch {
-    throw new Error("The server can't be reached. Is it still running?");
+    throw new Error("The server can't be reached: check that it is running.");
   }
   const content = await response.json().catch(() => ({}));
   if (response.status === 401) {
-    $("entrance").hidden = false;
+    $("login").hidden = false;
     $("work").hidden = true;
     $("token").focus();
-    throw new Error(token ? "The server doesn't know this token." : "");
+    throw new Error(token ? "The token is wrong: enter another one." : "");
   }
-  if (!response.ok) throw new Error(content.detail ?? `the server answered ${response.status}`);
+  if (!response.ok) throw new Error(content.detail ?? `the server returned status ${response.status}`);
   return content;
 }
 
 async function start() {
   try {
-    model = await ask("model");
+    model = await request("model");
   } catch (error) {
     $("facts").textContent = "";
-    return fail(error);
+    return showError(error);
   }
-  fail(null);
-  $("entrance").hidden = true;
-  $("facts").textContent = facts();
+  showError(null);
+  $("login").hidden = true;
+  $("facts").textContent = describeModel();
   $("file-note").textContent = `PNG or JPEG, up to ${bytes(model.max_bytes)}.`;
   $("thresholds").textContent = model.thresholds
     ? sentence(model.thresholds)
-    : "This model isn't calibrated: it can't decide what to accept. “daedl calibrate” teaches it, with known images.";
-  $("density").hidden = !model.gives_density;
-  $("evidence").hidden = !model.gives_evidence;
-  $("work").hidden = !model.takes_images;
-  if (!model.takes_images)
-    fail(new Error(`This model takes arrays of shape (${model.input_shape.join(", ")}), no images: use /predict.`));
+    : "This model isn't calibrated, so that predictions are neither accepted nor rejected. “daedl calibrate” chooses thresholds.";
+  $("density").hidden = !model.has_density;
+  $("alpha0").hidden = !model.has_alpha0;
+  $("work").hidden = !model.accepts_images;
+  if (!model.accepts_images)
+    showError(new Error(`This model has inputs of shape (${model.input_shape.join(", ")}), which are not images: POST arrays to /predict.`));
 }
 
-function facts() {
+function describeModel() {
   const [channels, height, width] = model.input_shape;
-  const what = model.takes_images ? `${width} × ${height} pixels, ${channels === 1 ? "grey" : "colour"}` : "arrays";
-  return `${model.network} with ${model.method}, ${model.classes.length} classes; ${what}.`;
+  const inputs = model.accepts_images ? `${width} × ${height} pixels, ${channels === 1 ? "grey" : "colour"}` : "arrays";
+  return `${model.network} with ${model.method}, ${model.class_names.length} classes; ${inputs}.`;
 }
 
 async function predict(blob) {
   const number = ++latest;
-  $("answer").classList.add("busy");
+  $("prediction").classList.add("busy");
   try {
     if (blob.size > model.max_bytes)
-      throw new Error(`The image has ${bytes(blob.size)}; the server takes up to ${bytes(model.max_bytes)}: make it smaller.`);
-    const answer = await ask("predict", { method: "POST", body: blob, headers: { "Content-Type": blob.type } });
-    if (number !== latest) return; // a later one is on its way
-    fail(null);
-    await look(blob).catch(() => {}); // a browser may know fewer kinds of PNG than the server
-    if (number === latest) show(answer);
+      throw new Error(`The image has ${bytes(blob.size)}; the server accepts up to ${bytes(model.max_bytes)}: reduce its size.`);
+    const prediction = await request("predict", { method: "POST", body: blob, headers: { "Content-Type": blob.type } });
+    if (number !== latest) return;
+    showError(null);
+    await drawInput(blob).catch(() => {}); // a browser may support fewer kinds of PNG than the server
+    if (number === latest) show(prediction);
   } catch (error) {
     if (number !== latest) return;
-    forget();
-    fail(error);
+    reset();
+    showError(error);
   } finally {
-    if (number === latest) $("answer").classList.remove("busy");
+    if (number === latest) $("prediction").classList.remove("busy");
   }
 }
 
-// ---- what is shown
+// ---- the prediction
 
-function fail(error) {
+function showError(error) {
   const text = error?.message ?? "";
   $("error").textContent = text && sentence(text);
   $("error").hidden = !text;
   if (text) $("error").scrollIntoView({ block: "nearest" });
 }
 
-function forget() {
+function reset() {
   $("result").hidden = true;
   $("waiting").hidden = false;
 }
 
-function show(answer) {
+function show(prediction) {
   $("waiting").hidden = true;
   $("result").hidden = false;
   const share = document.createElement("small");
-  share.textContent = percent(answer.probability);
-  $("label").replaceChildren(answer.label, share);
-  verdict(answer);
-  density(answer);
-  evidence(answer);
-  doubt(answer);
-  bars(answer, false);
+  share.textContent = percent(prediction.probs[prediction.class_name]);
+  $("class-name").replaceChildren(prediction.class_name, share);
+  showDecision(prediction);
+  showDensity(prediction);
+  showAlpha0(prediction);
+  showAleatoric(prediction);
+  showProbs(prediction, false);
 }
 
-function verdict(answer) {
-  const box = $("verdict");
-  box.classList.toggle("yes", answer.accept === true);
-  box.classList.toggle("no", answer.accept === false);
-  if (answer.accept === null) {
+function showDecision({ accept, reason }) {
+  const box = $("decision-box");
+  box.classList.toggle("yes", accept === true);
+  box.classList.toggle("no", accept === false);
+  if (accept === null) {
     $("decision").textContent = "Not calibrated";
-    $("why").textContent = "The model has no thresholds to accept or hand over by.";
-  } else if (answer.accept) {
+    $("reason").textContent = "The model has no thresholds to accept or reject predictions.";
+  } else if (accept) {
     $("decision").textContent = "Accepted";
-    const reasons = { epistemic: "it is close enough to the training data", aleatoric: "classes are told apart well enough" };
-    $("why").textContent = sentence(
+    const reasons = { epistemic: "the image is similar enough to the training data", aleatoric: "the class is certain enough" };
+    $("reason").textContent = sentence(
       Object.keys(reasons).filter((name) => name in model.limits).map((name) => reasons[name]).join(", and "),
     );
   } else {
-    $("decision").textContent = "Handed over to a person";
-    $("why").textContent = sentence(answer.reason);
+    $("decision").textContent = "Rejected: ask a person";
+    $("reason").textContent = sentence(reason);
   }
 }
 
-function density({ density_score: score }) {
+function showDensity({ density_score: score }) {
   if (score === null) return;
   measure("density", score.toFixed(2), score);
-  const usual = model.density_reference;
-  $("density-words").textContent =
+  const reference = model.density_reference;
+  $("density-note").textContent =
     (score < 0.05
-      ? "Unlike anything that the model learned from: its evidence counts for nothing here"
+      ? "Unlike the training data: the evidence is reduced to almost none"
       : score < 0.5
-        ? "At the edge of what the model learned from"
-        : "Among the images that the model learned from") +
-    (usual === null ? "." : `; ${usual.toFixed(2)} is usual for them.`);
+        ? "At the edge of the training data"
+        : "Similar to the training data") +
+    (reference === null ? "." : `; the mean of the training data is ${reference.toFixed(2)}.`);
 }
 
-function evidence({ evidence: total }) {
-  if (total === null) return;
-  const none = model.classes.length;
-  const place = (value) => Math.log(value / none) / Math.log(MUCH);
+function showAlpha0({ alpha0 }) {
+  if (alpha0 === null) return;
+  const none = model.class_names.length;
+  const position = (value) => Math.log(value / none) / Math.log(MAX_ALPHA0);
   const least = model.limits?.epistemic === undefined ? null : Math.exp(-model.limits.epistemic);
-  measure("evidence", brief(total), place(total), least && place(least));
-  $("evidence-words").textContent =
-    `${none}, one for each class, would be none at all` +
-    (least ? `; at least ${brief(least)} is needed to be accepted.` : ".");
+  measure("alpha0", brief(alpha0), position(alpha0), least && position(least));
+  $("alpha0-note").textContent =
+    `${none}, one per class, means no evidence` +
+    (least ? `; predictions below ${brief(least)} are rejected.` : ".");
 }
 
-function doubt({ uncertainties: { aleatoric } }) {
-  const most = 1 - 1 / model.classes.length;
+function showAleatoric({ aleatoric }) {
+  const most = 1 - 1 / model.class_names.length;
   const limit = model.limits?.aleatoric;
-  measure("doubt", aleatoric.toFixed(3), aleatoric / most, limit === undefined ? null : limit / most);
-  $("doubt-words").textContent =
-    limit === undefined
-      ? "What the most likely class leaves to the others."
-      : `What the most likely class leaves to the others; up to ${limit.toFixed(3)} is accepted.`;
+  measure("aleatoric", aleatoric.toFixed(3), aleatoric / most, limit === undefined ? null : limit / most);
+  $("aleatoric-note").textContent =
+    "The probability of all classes but the most likely one" +
+    (limit === undefined ? "." : `; predictions above ${limit.toFixed(3)} are rejected.`);
 }
 
 function measure(name, text, share, limit = null) {
@@ -170,16 +169,16 @@ function measure(name, text, share, limit = null) {
   mark.style.left = `${100 * clamp(limit ?? 0)}%`;
 }
 
-function bars(answer, all) {
-  const classes = Object.entries(answer.probabilities);
-  const many = classes.length > SHOWN;
+function showProbs(prediction, all) {
+  const classes = model.class_names.map((name) => [name, prediction.probs[name]]);
+  const many = classes.length > MAX_BARS;
   const sorted = many ? classes.sort((a, b) => b[1] - a[1]) : classes;
-  const shown = all ? sorted : sorted.slice(0, SHOWN);
-  $("bars").classList.toggle("short", model.classes.every((name) => name.length < 4));
-  $("bars").replaceChildren(...shown.map(([name, share]) => bar(name, share, name === answer.label)));
+  const shown = all ? sorted : sorted.slice(0, MAX_BARS);
+  $("bars").classList.toggle("short", model.class_names.every((name) => name.length < 4));
+  $("bars").replaceChildren(...shown.map(([name, prob]) => bar(name, prob, name === prediction.class_name)));
   $("more").hidden = !many;
-  $("more").textContent = all ? `Only the ${SHOWN} most likely` : `All ${classes.length} classes`;
-  $("more").onclick = () => bars(answer, !all);
+  $("more").textContent = all ? `Only the ${MAX_BARS} most likely` : `All ${classes.length} classes`;
+  $("more").onclick = () => showProbs(prediction, !all);
 }
 
 function bar(name, share, top) {
@@ -205,11 +204,11 @@ function fill(track, share) {
   track.querySelector(".fill").style.width = `${100 * clamp(share)}%`;
 }
 
-// About what the model sees; the server makes it smaller itself.
-async function look(blob) {
+// An approximation of the model's input; the server resizes the image itself.
+async function drawInput(blob) {
   const [channels, height, width] = model.input_shape;
   const image = await createImageBitmap(blob);
-  const canvas = $("seen");
+  const canvas = $("input");
   canvas.width = width;
   canvas.height = height;
   const pen = canvas.getContext("2d");
@@ -220,14 +219,14 @@ async function look(blob) {
 
 const clamp = (share) => Math.min(1, Math.max(0, share));
 const bytes = (size) => `${Number((size / 2 ** 20).toPrecision(2))} MiB`;
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
+const percent = (share) => `${(100 * share).toFixed(1)}%`;
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? "" : ".");
 const brief = (value) =>
   value < 1e6 ? value.toLocaleString("en", { maximumSignificantDigits: 3 }) : value.toExponential(1);
 
 // ---- a file
 
-function take(file) {
+function useFile(file) {
   if (!file) return;
   URL.revokeObjectURL(preview);
   preview = URL.createObjectURL(file);
@@ -238,8 +237,8 @@ function take(file) {
 }
 
 $("file").addEventListener("change", () => {
-  take($("file").files[0]);
-  $("file").value = ""; // the same file may be chosen again
+  useFile($("file").files[0]);
+  $("file").value = ""; // so that choosing the same file again is a change
 });
 $("preview").addEventListener("load", () => {
   $("preview").classList.toggle("small", $("preview").naturalWidth < 128);
@@ -248,7 +247,7 @@ $("preview").addEventListener("error", () => {
   $("preview").hidden = true;
   $("invitation").hidden = false;
 });
-// Anywhere on the page: a file that misses the area would replace the page.
+// On the whole page: a file dropped beside the area would replace the page.
 document.addEventListener("dragover", (event) => {
   event.preventDefault();
   $("drop").classList.add("over");
@@ -260,8 +259,8 @@ document.addEventListener("drop", (event) => {
   event.preventDefault();
   $("drop").classList.remove("over");
   if ($("work").hidden) return;
-  choose("file");
-  take(event.dataTransfer.files[0]);
+  selectTab("file");
+  useFile(event.dataTransfer.files[0]);
 });
 
 // ---- a drawing
@@ -270,18 +269,18 @@ const pad = $("pad");
 const pen = pad.getContext("2d", { willReadFrequently: true });
 let drawing = false;
 
-const ground = () => ($("dark").checked ? "#fff" : "#000");
-const ink = () => ($("dark").checked ? "#000" : "#fff");
+const paperColour = () => ($("dark").checked ? "#fff" : "#000");
+const inkColour = () => ($("dark").checked ? "#000" : "#fff");
 
 function clear() {
-  pen.fillStyle = ground();
+  pen.fillStyle = paperColour();
   pen.fillRect(0, 0, pad.width, pad.height);
-  pen.strokeStyle = ink();
+  pen.strokeStyle = inkColour();
   pen.lineWidth = PEN * pad.width;
   pen.lineCap = pen.lineJoin = "round";
 }
 
-function place(event) {
+function position(event) {
   const box = pad.getBoundingClientRect();
   const scale = pad.width / box.width;
   return [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
@@ -292,13 +291,13 @@ pad.addEventListener("pointerdown", (event) => {
   pad.setPointerCapture(event.pointerId);
   drawing = true;
   pen.beginPath();
-  pen.moveTo(...place(event));
-  pen.lineTo(...place(event)); // a dot
+  pen.moveTo(...position(event));
+  pen.lineTo(...position(event)); // a dot
   pen.stroke();
 });
 pad.addEventListener("pointermove", (event) => {
   if (!drawing) return;
-  for (const each of event.getCoalescedEvents?.() ?? [event]) pen.lineTo(...place(each));
+  for (const each of event.getCoalescedEvents?.() ?? [event]) pen.lineTo(...position(each));
   pen.stroke();
 });
 for (const end of ["pointerup", "pointercancel"])
@@ -308,67 +307,67 @@ for (const end of ["pointerup", "pointercancel"])
     send();
   });
 
-// Where the ink is: its box, and its centre of mass.
-function inked() {
+// Returns the bounding box and the centre of mass of the ink.
+function measureInk() {
   const { data } = pen.getImageData(0, 0, pad.width, pad.height);
   const paper = $("dark").checked ? 255 : 0;
-  const found = { left: pad.width, top: pad.height, right: 0, bottom: 0, x: 0, y: 0, mass: 0 };
+  const ink = { left: pad.width, top: pad.height, right: 0, bottom: 0, x: 0, y: 0, mass: 0 };
   for (let y = 0; y < pad.height; y++)
     for (let x = 0; x < pad.width; x++) {
       const mass = Math.abs(data[4 * (y * pad.width + x)] - paper);
       if (mass < 32) continue;
-      found.left = Math.min(found.left, x);
-      found.right = Math.max(found.right, x + 1);
-      found.top = Math.min(found.top, y);
-      found.bottom = Math.max(found.bottom, y + 1);
-      found.x += mass * (x + 0.5);
-      found.y += mass * (y + 0.5);
-      found.mass += mass;
+      ink.left = Math.min(ink.left, x);
+      ink.right = Math.max(ink.right, x + 1);
+      ink.top = Math.min(ink.top, y);
+      ink.bottom = Math.max(ink.bottom, y + 1);
+      ink.x += mass * (x + 0.5);
+      ink.y += mass * (y + 0.5);
+      ink.mass += mass;
     }
-  return found;
+  return ink;
 }
 
-// The drawing as MNIST's digits are: as large as its frame, its centre of mass in the middle.
-function centred(found) {
-  const scale = (FRAME * pad.width) / Math.max(found.right - found.left, found.bottom - found.top);
+// Scales the drawing to its frame and centres its mass, as MNIST does.
+function centre(ink) {
+  const scale = (FRAME * pad.width) / Math.max(ink.right - ink.left, ink.bottom - ink.top);
   const copy = document.createElement("canvas");
   copy.width = copy.height = pad.width;
   const brush = copy.getContext("2d");
-  brush.fillStyle = ground();
+  brush.fillStyle = paperColour();
   brush.fillRect(0, 0, copy.width, copy.height);
   brush.translate(copy.width / 2, copy.height / 2);
   brush.scale(scale, scale);
-  brush.drawImage(pad, -found.x / found.mass, -found.y / found.mass);
+  brush.drawImage(pad, -ink.x / ink.mass, -ink.y / ink.mass);
   return copy;
 }
 
 function send() {
-  const found = inked();
-  if (!found.mass) return;
-  const picture = $("centre").checked ? centred(found) : pad;
-  picture.toBlob(predict, "image/png");
+  const ink = measureInk();
+  if (!ink.mass) return;
+  const image = $("centre").checked ? centre(ink) : pad;
+  image.toBlob(predict, "image/png");
 }
 
 $("clear").addEventListener("click", () => {
   latest++;
   clear();
-  forget();
-  fail(null);
-  $("answer").classList.remove("busy");
+  reset();
+  showError(null);
+  $("prediction").classList.remove("busy");
 });
 $("centre").addEventListener("change", send);
 $("dark").addEventListener("change", () => {
-  pen.globalCompositeOperation = "difference"; // what is drawn stays, in the other colour
+  pen.globalCompositeOperation = "difference"; // inverts the drawing
   pen.fillStyle = "#fff";
   pen.fillRect(0, 0, pad.width, pad.height);
   pen.globalCompositeOperation = "source-over";
-  pen.strokeStyle = ink();
+  pen.strokeStyle = inkColour();
   send();
 });
 
-// ---- tabs, the token, the beginning
+// ---- tabs and token
 
-function choose(name) {
+function selectTab(name) {
   for (const each of ["file", "draw"]) {
     $(`panel-${each}`).hidden = each !== name;
     $(`tab-${each}`).setAttribute("aria-selected", String(each === name));
@@ -377,15 +376,15 @@ function choose(name) {
 }
 
 for (const [name, other] of [["file", "draw"], ["draw", "file"]]) {
-  $(`tab-${name}`).addEventListener("click", () => choose(name));
+  $(`tab-${name}`).addEventListener("click", () => selectTab(name));
   $(`tab-${name}`).addEventListener("keydown", (event) => {
     if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-    choose(other);
+    selectTab(other);
     $(`tab-${other}`).focus();
   });
 }
 
-$("entrance").addEventListener("submit", (event) => {
+$("login").addEventListener("submit", (event) => {
   event.preventDefault();
   token = $("token").value;
   start();

@@ -1,0 +1,280 @@
+"""Request bodies to network inputs: PNG and JPEG images, JSON, .npy files and forms."""
+
+import json
+import math
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy_format
+from PIL import Image, UnidentifiedImageError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+from torch import Tensor
+
+from daedl.classifier import Classifier
+from daedl.data.folder import FORMATS, pixels_of
+from daedl.serving.config import ServerConfig
+
+PICTURES = ("image/png", "image/jpeg")
+JSON = "application/json"
+NPY = "application/octet-stream"
+FORM = "multipart/form-data"
+
+# Bytes of a .npy header; numpy writes 118 for the usual dtypes (chosen).
+MAX_NPY_HEADER = 1024
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """Shape and dtype of one network input."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, model: Classifier) -> "InputSpec":
+        """Return the specification of the inputs of `model`."""
+        return cls(tuple(model.network.input_shape), next(model.network.parameters()).dtype)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether inputs are (C, H, W) with 1 or 3 channels, the shape that pictures convert to."""
+        return len(self.shape) == 3 and self.shape[0] in (1, 3)
+
+    @property
+    def array_shapes(self) -> list[tuple[int, ...]]:
+        """Accepted shapes of one array: a grey image may omit its channel axis."""
+        grey = self.is_image and self.shape[0] == 1
+        return [self.shape, self.shape[1:]] if grey else [self.shape]
+
+
+def media_types(many: bool) -> tuple[str, ...]:
+    """Return the accepted media types: a picture is a single image."""
+    return (JSON, NPY, FORM) if many else (*PICTURES, JSON, NPY, FORM)
+
+
+def require_media_type(request: Request, many: bool) -> str:
+    """Return the media type of the body, or raise if it isn't supported."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise HTTPException(
+            415, f"the Content-Encoding is {encoding[:40]!r}; expected none: disable compression"
+        )
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in (allowed := media_types(many)):
+        raise HTTPException(
+            415,
+            f"the Content-Type is {media_type[:60]!r}; expected {', '.join(allowed)}: set it to the type "
+            "of the body",
+        )
+    return media_type
+
+
+async def read_uploads(request: Request, media_type: str, max_images: int) -> list[bytes]:
+    """Return the files of a form, or the body as a single upload."""
+    is_form = media_type == FORM
+    uploads = await _read_form(request, max_images) if is_form else [await request.body()]
+    if not all(uploads):
+        raise HTTPException(400, "the body or a file is empty; expected an image or an array")
+    return uploads
+
+
+def decode(
+    media_type: str, uploads: Sequence[bytes], spec: InputSpec, config: ServerConfig, *, many: bool
+) -> Tensor:
+    """Decode uploads to inputs (N, *shape), where N is 1 unless `many`.
+
+    Pictures are converted to the channels and size of the network; arrays must have its shape.
+    """
+    if media_type in (JSON, NPY):
+        (body,) = uploads
+        key = "images" if many else "array"
+        values, white = _parse_json(body, key) if media_type == JSON else _parse_npy(body)
+        return _arrays_to_inputs(values, white, spec, config.max_images if many else None)
+    if not spec.is_image:
+        raise HTTPException(
+            415,
+            f"the model has inputs of shape {spec.shape}, which are not images; expected an array: send it "
+            f"as {JSON} or {NPY}",
+        )
+    return images_to_inputs(decode_images(uploads, config.max_pixels), spec)
+
+
+# ---- pictures
+
+
+def images_to_inputs(images: Iterable[Image.Image], spec: InputSpec) -> Tensor:
+    """Convert images to inputs (N, C, H, W) in [0, 1]."""
+    channels, height, width = spec.shape
+    pixels = [pixels_of(image, channels, (height, width)) for image in images]
+    return torch.stack(pixels).to(spec.dtype) / 255
+
+
+def decode_images(uploads: Sequence[bytes], max_pixels: int) -> Iterator[Image.Image]:
+    """Yield one image per PNG or JPEG upload, in order.
+
+    Sizes are read from the headers: nothing is decoded unless all images together are within
+    `max_pixels`.
+    """
+    images, names = [], [f"image {i + 1} of {len(uploads)}" for i in range(len(uploads))]
+    for upload, name in zip(uploads, names, strict=True):
+        with _image_errors(name):
+            images.append(Image.open(BytesIO(upload), formats=FORMATS))
+    total = sum(image.width * image.height for image in images)
+    if total > max_pixels:
+        raise HTTPException(
+            413,
+            f"the images of the request have {total:,} pixels; expected at most {max_pixels:,} in total: "
+            "reduce their size",
+        )
+    for image, name in zip(images, names, strict=True):
+        with _image_errors(name):
+            image.load()
+        yield image
+
+
+@contextmanager
+def _image_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    # Decoders fail on damaged images in many ways, SyntaxError and struct.error among them. Pillow
+    # rejects images above a limit of its own when it opens them.
+    except Exception as error:
+        too_large = isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning)
+        reason = "unknown format" if isinstance(error, UnidentifiedImageError) else str(error)[:200]
+        raise HTTPException(
+            413 if too_large else 400,
+            f"{name} can't be decoded ({reason}); expected a complete PNG or JPEG: export it again",
+        ) from error
+
+
+# ---- arrays
+
+
+def _arrays_to_inputs(
+    values: np.ndarray[Any, Any], white: float, spec: InputSpec, max_images: int | None
+) -> Tensor:
+    """Convert one array, or several if `max_images` is set, to inputs (N, *shape).
+
+    Values of images are within 0 and `white`; other inputs accept any finite values.
+    """
+    many = max_images is not None
+    if (values.shape[1:] if many else values.shape) not in spec.array_shapes or values.size == 0:
+        shapes = [("N", *shape) if many else shape for shape in spec.array_shapes]
+        expected = " or ".join(f"({', '.join(map(str, shape))})" for shape in shapes)
+        raise HTTPException(
+            422, f"the array has shape {values.shape}; expected {expected}: channels come first"
+        )
+    if max_images is not None and len(values) > max_images:
+        raise HTTPException(
+            413,
+            f"the request has {len(values):,} images; expected at most {max_images}: send fewer per request",
+        )
+    low, high = float(values.min()), float(values.max())
+    in_range = 0 <= low <= high <= white if spec.is_image else math.isfinite(low + high)
+    if not in_range:
+        expected = f"0 to {white:g}" if spec.is_image else "finite numbers"
+        bytes_sent = spec.is_image and white == 1 and 0 <= low <= high <= 255
+        hint = ': divide by 255, or set "max": 255 in JSON' if bytes_sent else ""
+        raise HTTPException(
+            422, f"values range from {low:g} to {high:g}; expected {expected}{hint}"
+        )
+    inputs = torch.from_numpy(values.astype(np.float64)).reshape(-1, *spec.shape)
+    return (inputs / white if spec.is_image else inputs).to(spec.dtype)
+
+
+def _parse_json(body: bytes, key: str) -> tuple[np.ndarray[Any, Any], float]:
+    """Return the values of {`key`: [...], "max": 1 or 255} and the maximum, by default 1."""
+    try:
+        content = json.loads(body)
+    # Invalid UTF-8 and invalid JSON are ValueErrors; deep nesting is a RecursionError.
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(
+            400, f"the body isn't JSON ({str(error)[:200]}); expected an object with numbers"
+        ) from error
+    if not isinstance(content, dict) or key not in content:
+        raise HTTPException(
+            422,
+            f'the JSON has no "{key}"; expected {{"{key}": [...]}} with nested lists of numbers',
+        )
+    white = content.get("max", 1)
+    if type(white) not in (int, float) or white not in (1, 255):
+        raise HTTPException(
+            422, f'"max" is {str(white)[:40]!r}; expected 1 or 255, the value of white'
+        )
+    try:
+        # With a dtype the array takes 8 bytes per value; without, one long string would set its width.
+        return np.array(content[key], dtype=np.float64), float(white)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise HTTPException(
+            422,
+            f'"{key}" can\'t be converted to an array ({str(error)[:200]}); expected nested lists of finite '
+            "numbers, all rows of one length",
+        ) from error
+
+
+def _parse_npy(body: bytes) -> tuple[np.ndarray[Any, Any], float]:
+    """Return the array of a .npy file, uint8 from 0 to 255 or floats from 0 to 1, and its maximum."""
+    file = BytesIO(body)
+    try:
+        # A header that announces more than the file contains costs no memory: pages are not written to.
+        values = npy_format.read_array(file, allow_pickle=False, max_header_size=MAX_NPY_HEADER)
+    # The header is a Python literal, which can be invalid in many ways.
+    except Exception as error:
+        raise HTTPException(
+            400,
+            f"the body isn't a complete .npy file of numbers ({str(error)[:200]}); expected the output of "
+            "numpy.save: send pictures as image/png or image/jpeg",
+        ) from error
+    if file.read(1):
+        raise HTTPException(400, "the .npy file has trailing bytes; expected one array")
+    if values.dtype != np.uint8 and (values.dtype.kind != "f" or values.dtype.itemsize > 8):
+        raise HTTPException(
+            422,
+            f"the array has dtype {str(values.dtype)[:40]}; expected uint8 from 0 to 255, or float32 from "
+            "0 to 1: convert it",
+        )
+    return values, 255.0 if values.dtype == np.uint8 else 1.0
+
+
+# ---- forms
+
+
+class _FormParser(MultiPartParser):
+    """Starlette's form parser, which by itself drops an incomplete part and writes large files to disk."""
+
+    spool_max_size = 2**63 - 1  # all in memory; `max_bytes` bounds the body
+    ended = False
+
+    def on_end(self) -> None:
+        self.ended = True
+
+
+async def _read_form(request: Request, max_images: int) -> list[bytes]:
+    async def complete_stream() -> AsyncGenerator[bytes, None]:
+        async for chunk in request.stream():
+            yield chunk
+        if not parser.ended:
+            raise MultiPartException("The final boundary is missing.")
+
+    parser = _FormParser(request.headers, complete_stream(), max_files=max_images, max_fields=0)
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise HTTPException(
+            413 if "Too many files" in error.message else 400,
+            f"the form can't be parsed ({error.message[:200]}); expected multipart/form-data with at most "
+            f"{max_images} files and no other fields",
+        ) from error
+    files = [await file.read() for _, file in form.multi_items() if isinstance(file, UploadFile)]
+    await form.close()
+    if not files:
+        raise HTTPException(422, "the form has no file; expected at least one image")
+    return files

@@ -1,0 +1,174 @@
+"""Predictions as JSON records, with one forward pass for requests that arrive together."""
+
+import asyncio
+import copy
+import math
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from daedl.classifier import Classifier
+from daedl.density import DensityScorer
+from daedl.prediction import Prediction
+from daedl.serving.decoding import InputSpec
+from daedl.spectral import remove_spectral_norm
+
+Record = dict[str, Any]
+Predict = Callable[[Tensor], list[Record]]
+
+# Images per forward pass (chosen: larger batches are hardly faster per image).
+MAX_BATCH = 64
+# The largest exponent whose exponential is finite in float64.
+MAX_EXPONENT = 709.0
+
+
+class Predictor:
+    """A classifier that returns JSON records.
+
+    It predicts with a copy of `model` whose spectrally normalised weights are computed once. The model
+    must be fitted if its method needs it; the constructor verifies this with one prediction.
+    """
+
+    def __init__(self, model: Classifier) -> None:
+        self.model = copy.deepcopy(model).eval()
+        remove_spectral_norm(self.model.network)
+        self.spec = InputSpec.of(model)
+        indices = [str(index) for index in range(model.network.num_classes)]
+        self.class_names = model.class_names or indices
+        first = self.model.predict(torch.zeros(1, *self.spec.shape, dtype=self.spec.dtype))
+        self.has_alpha0 = first.log_alpha is not None
+        self.has_density = first.density_score is not None
+
+    @property
+    def density_reference(self) -> float | None:
+        """Mean leave-one-out density score of the training images, if the model file contains it."""
+        fitted = self.model.fitted
+        return fitted.reference if isinstance(fitted, DensityScorer) else None
+
+    def __call__(self, inputs: Tensor) -> list[Record]:
+        """Return one record per input (N, *shape)."""
+        return to_records(self.model.predict(inputs), self.class_names)
+
+    def describe(self) -> Record:
+        """Return the model's properties for GET /model."""
+        thresholds = self.model.thresholds
+        return {
+            "method": self.model.method.name,
+            "network": type(self.model.network.plain).__name__,
+            "class_names": self.class_names,
+            "input_shape": list(self.spec.shape),
+            "accepts_images": self.spec.is_image,
+            "has_alpha0": self.has_alpha0,
+            "has_density": self.has_density,
+            "density_reference": self.density_reference,
+            "limits": None if thresholds is None else dict(thresholds.limits),
+            "thresholds": None if thresholds is None else str(thresholds),
+        }
+
+
+def to_records(prediction: Prediction, class_names: list[str]) -> list[Record]:
+    """Return one record per prediction.
+
+    Values that the method doesn't provide are None, as are `accept` and `reason` without thresholds and
+    numbers that JSON can't represent. `alpha0` equals the number of classes if there is no evidence.
+    """
+    number, calibrated = len(prediction), prediction.thresholds is not None
+    alpha0 = None
+    if prediction.log_alpha is not None:
+        alpha0 = prediction.dirichlet.log_precision.double().clamp_max(MAX_EXPONENT).exp()
+    columns: dict[str, list[Any]] = {
+        "label": prediction.labels.tolist(),
+        "class_name": [class_names[label] for label in prediction.labels.tolist()],
+        "probs": [dict(zip(class_names, row, strict=True)) for row in prediction.probs.tolist()],
+        "alpha0": _values(alpha0, number),
+        "aleatoric": _values(prediction.aleatoric, number),
+        "epistemic": _values(prediction.epistemic, number),
+        "density_score": _values(prediction.density_score, number),
+        "log_density": _values(prediction.log_density, number),
+        "accept": prediction.accept.tolist() if calibrated else [None] * number,
+        "reason": prediction.reason if calibrated else [None] * number,
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _values(values: Tensor | None, number: int) -> list[float | None]:
+    if values is None:
+        return [None] * number
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+class _Waiting(NamedTuple):
+    inputs: Tensor
+    records: "asyncio.Future[list[Record]]"
+
+
+class Batcher:
+    """Calls `predict` in a thread, with all inputs that arrived during the previous call.
+
+    Requests are not delayed to fill a batch: a single request is predicted at once. Predictions don't
+    depend on the other inputs of a batch, up to rounding.
+    """
+
+    def __init__(self, predict: Predict) -> None:
+        self._predict = predict
+        self._thread = ThreadPoolExecutor(1, "predict")
+        self._waiting: deque[_Waiting] = deque()
+        self._worker: asyncio.Task[None] | None = None
+
+    async def __call__(self, inputs: Tensor) -> list[Record]:
+        """Return the records of `inputs` (N, ...), in order."""
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(inputs, loop.create_future())
+        self._waiting.append(waiting)
+        if self._worker is None:
+            self._worker = loop.create_task(self._work())
+        return await waiting.records
+
+    def close(self) -> None:
+        """Stop the thread after the current call."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _work(self) -> None:
+        try:
+            while batch := self._next_batch():
+                await self._predict_batch(batch)
+        finally:
+            self._worker = None
+
+    def _next_batch(self) -> list[_Waiting]:
+        """Return the next requests of up to `MAX_BATCH` images, without cancelled ones.
+
+        A single request may have more images.
+        """
+        batch: list[_Waiting] = []
+        number = 0
+        while self._waiting:
+            size = len(self._waiting[0].inputs)
+            if batch and number + size > MAX_BATCH:
+                break
+            waiting = self._waiting.popleft()
+            if not waiting.records.done():
+                batch.append(waiting)
+                number += size
+        return batch
+
+    async def _predict_batch(self, batch: list[_Waiting]) -> None:
+        loop = asyncio.get_running_loop()
+        inputs = torch.cat([each.inputs for each in batch])
+        try:
+            records = iter(await loop.run_in_executor(self._thread, self._predict, inputs))
+        except Exception as error:
+            if len(batch) > 1:  # predict one by one, so that only the faulty request fails
+                for each in batch:
+                    await self._predict_batch([each])
+            elif not batch[0].records.done():
+                batch[0].records.set_exception(error)
+            return
+        for each in batch:
+            own = [next(records) for _ in each.inputs]
+            if not each.records.done():
+                each.records.set_result(own)
