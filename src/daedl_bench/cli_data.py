@@ -1,9 +1,10 @@
-"""`daedl data`: which data sets are there, and the corrupted ones made where they are missing."""
+"""`python -m daedl_bench data`: list, export, corrupt and draw datasets."""
 
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -13,37 +14,58 @@ from daedl.data import ImageSet
 from daedl.names import look_up
 from daedl.storage import write_atomically
 from daedl_bench import datasets
-from daedl_bench.corruptions import FAMILIES, contact_sheet, generate
-from daedl_bench.datasets.load import NOISES
-from daedl_bench.datasets.sources import sources
+from daedl_bench.corruptions import FAMILIES, contact_sheet
 
-app = typer.Typer(no_args_is_help=True, help="Data sets: which are there, and corrupted ones made.")
+app = typer.Typer(no_args_is_help=True, help="List, export, corrupt and draw datasets.")
 
 SHOWN = 4  # images on a contact sheet, chosen
-DOTS_PER_INCH = 84  # two by two dots for each pixel of an image
+DOTS_PER_INCH = 84  # 2 x 2 dots per image pixel
 
 DataRoot = Annotated[
     Path | None,
-    typer.Option(
-        "--data", help="Folder with the data; by default DAEDL_DATA, or the cache folder."
-    ),
+    typer.Option("--data", help="Folder with the data; by default DAEDL_DATA or the cache folder."),
 ]
-FamilyName = Annotated[str, typer.Argument(metavar="FAMILY", help="mnist-c or cifar10-c.")]
-Download = Annotated[
-    bool, typer.Option("--download", help="Download the clean test set if it isn't there.")
-]
+FamilyName = Annotated[str, typer.Argument(metavar="FAMILY", help=f"{' or '.join(FAMILIES)}.")]
+Download = Annotated[bool, typer.Option("--download", help="Download missing files.")]
 
 
 @app.command("list")
 def list_sets(data: DataRoot = None) -> None:
-    """Say which data sets there are, and whether their files are under the data root."""
-    table = Table("data set", "shape", "train", "test")
+    """List the datasets, and which of their files are below the data root."""
+    table = Table("dataset", "shape", "train", "test")
     with report_errors(OSError, ValueError):
         root = datasets.data_root(data)
-        for name in dict.fromkeys(each.partition("/")[0] for each in datasets.available()):
-            table.add_row(name, _shape(name), *(_there(name, s, root) for s in ("train", "test")))
+        for name in (*datasets.sources(), *datasets.NOISES):
+            shape = datasets.NOISES.get(name) or datasets.sources()[name].shape
+            cells = (_status(name, split, root) for split in ("train", "test"))
+            table.add_row(name, ", ".join(map(str, shape)), *cells)
     typer.echo(f"data root: {root}")
     Console().print(table)
+
+
+@app.command()
+def export(
+    name: Annotated[str, typer.Argument(help="A dataset, such as mnist or cifar10-c/fog/3.")],
+    out: Annotated[Path, typer.Option(help="The .npz file to write.")],
+    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    data: DataRoot = None,
+    download: Download = False,
+) -> None:
+    """Write a dataset as .npz (images, labels, class_names), for `daedl train` and `daedl evaluate`."""
+    with report_errors(OSError, ValueError), report_warnings():
+        if out.suffix != ".npz":
+            raise ValueError(f"--out is {out}; expected a path that ends in .npz: add the suffix")
+        loaded = datasets.load(name, split, data, download)
+        arrays = {
+            "images": loaded.images.permute(0, 2, 3, 1).numpy(),
+            "labels": loaded.labels.numpy(),
+        }
+        if loaded.class_names:
+            arrays["class_names"] = np.array(loaded.class_names)
+        buffer = BytesIO()
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        write_atomically(out, buffer.getvalue())
+    typer.echo(f"wrote {len(loaded):,} images of {name} ({split}) to {out}")
 
 
 @app.command()
@@ -51,21 +73,21 @@ def corrupt(
     family: FamilyName,
     data: DataRoot = None,
     names: Annotated[
-        str | None, typer.Option(help="Some corruptions, as in fog,frost; by default all.")
+        str | None, typer.Option(help="Corruptions, as in fog,frost; by default all.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write below; by default the data root.")
+        Path | None, typer.Option(help="Folder to write to; by default the data root.")
     ] = None,
     download: Download = False,
 ) -> None:
-    """Make MNIST-C or CIFAR-10-C from the clean test set, laid out as published; files there are kept."""
+    """Generate a corrupted dataset from the clean test set, in the published layout; keep existing files."""
     with report_errors(OSError, ValueError), report_warnings():
         clean = _clean(family, data, download)
         chosen = [name.strip() for name in names.split(",")] if names else None
         folder = out or datasets.data_root(data)
-        home = generate(clean.images, clean.labels, folder, family, chosen, seed)
-    typer.echo(f"{FAMILIES[family].title} is in {home}; files that were there before are kept")
+        home = datasets.generate(clean.images, clean.labels, folder, family, chosen, seed)
+    typer.echo(f"{FAMILIES[family].title} is in {home}; existing files were kept")
 
 
 @app.command()
@@ -81,27 +103,23 @@ def sheet(
         buffer = BytesIO()
         figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
         write_atomically(out, buffer.getvalue())
-    typer.echo(f"the contact sheet is in {out}")
+    typer.echo(f"wrote the contact sheet to {out}")
 
 
 def _clean(family: str, data: Path | None, download: bool) -> ImageSet:
-    """The test set that `family` is made from."""
+    """The test set that `family` corrupts."""
     look_up(FAMILIES, family, "family of corruptions")
     return datasets.load(family.removesuffix("-c"), "test", data, download)
 
 
-def _shape(name: str) -> str:
-    return ", ".join(map(str, NOISES.get(name) or sources()[name].shape))
-
-
-def _there(name: str, split: str, root: Path) -> str:
-    """Whether a split of a data set is under `root`; of a corrupted set, how many corruptions are."""
-    if name in NOISES:
-        return "made at need"
-    source = sources()[name]
+def _status(name: str, split: str, root: Path) -> str:
+    """Whether a split is below `root`; for a corrupted dataset, the number of corruptions."""
+    if name in datasets.NOISES:
+        return "generated on load"
+    source = datasets.sources()[name]
     if split not in source.splits:
-        return "never published"
+        return "not published"
     if not source.variants:
         return "yes" if datasets.present(name, split, root) else "no"
-    there = [datasets.present(f"{name}/{each}", split, root) for each in source.variants]
-    return f"{sum(there)} of {len(there)} corruptions"
+    present = [datasets.present(f"{name}/{each}", split, root) for each in source.variants]
+    return f"{sum(present)} of {len(present)} corruptions"

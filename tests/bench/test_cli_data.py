@@ -1,4 +1,4 @@
-"""`daedl data`: what is listed, made and drawn, from a dozen images in the published formats."""
+"""`python -m daedl_bench data` on a dozen images in the published formats."""
 
 import pickle
 import struct
@@ -10,14 +10,14 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from daedl.cli import app
-from daedl.data import DataWarning
+from daedl.data import DataWarning, read_npz
 from daedl_bench import datasets as data
+from daedl_bench.cli_data import app
 from daedl_bench.corruptions import FAMILIES, corrupt
 from daedl_bench.datasets.sources import sources
 
-# Files of a dozen images don't have the published checksums.
-pytestmark = pytest.mark.filterwarnings("ignore::daedl.DataWarning")
+# Files of a dozen images do not have the published checksums.
+pytestmark = pytest.mark.filterwarnings("ignore::daedl.data.DataWarning")
 
 RANDOM = np.random.default_rng(0)
 DIGITS = RANDOM.integers(0, 256, (12, 28, 28), dtype=np.uint8)
@@ -26,7 +26,7 @@ LABELS = np.arange(12, dtype=np.uint8) % 10
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "120"})
+    return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "120"})
 
 
 def as_idx(array: np.ndarray) -> bytes:
@@ -47,71 +47,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def everything(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Contents and times of all files below `folder`."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in files}
-
-
-def test_mnist_c_is_made_below_the_data_root_and_can_be_loaded(root: Path) -> None:
-    result = run("corrupt", "mnist-c", "--data", root, "--names", "fog, stripe", "--seed", 3)
-    assert result.exit_code == 0
-    assert f"MNIST-C is in {root / 'mnist_c'}" in result.output
-    assert "MNIST-C stripe" in result.output  # the progress bar
-    assert {each.name for each in (root / "mnist_c").iterdir() if each.is_dir()} == {
-        "fog",
-        "stripe",
-    }
-    clean = torch.from_numpy(DIGITS).unsqueeze(1)
-    for name in ("fog", "stripe"):
-        with pytest.warns(
-            DataWarning, match="made by `daedl data corrupt`; expected those of mnist-c"
-        ):
-            made = data.load(f"mnist-c/{name}", root=root, download=False)
-        assert made.made
-        assert torch.equal(made.images, corrupt(clean, name, 1, "mnist-c", seed=3))
-        assert made.labels.tolist() == LABELS.tolist()
-
-
-def test_cifar10_c_has_five_severities(root: Path) -> None:
-    assert run("corrupt", "cifar10-c", "--data", root, "--names", "contrast").exit_code == 0
-    clean = torch.from_numpy(PHOTOS)
-    for severity in (1, 5):
-        with pytest.warns(DataWarning, match="expected those of cifar10-c"):
-            made = data.load(f"cifar10-c/contrast/{severity}", root=root, download=False)
-        assert torch.equal(made.images, corrupt(clean, "contrast", severity, "cifar10-c"))
-        assert made.labels.tolist() == LABELS.tolist()
-
-
-def test_by_default_all_corruptions_are_made(root: Path) -> None:
-    assert run("corrupt", "mnist-c", "--data", root).exit_code == 0
-    made = {each.name for each in (root / "mnist_c").iterdir() if each.is_dir()}
-    assert made == set(FAMILIES["mnist-c"].corruptions)
-
-
-def test_a_second_run_leaves_files_as_they_are(root: Path) -> None:
-    first = run("corrupt", "mnist-c", "--data", root, "--names", "stripe")
-    before = everything(root)
-    assert run("corrupt", "mnist-c", "--data", root, "--names", "stripe,scale").exit_code == 0
-    after = everything(root)
-    assert first.exit_code == 0
-    changed = {name for name in before if after[name] != before[name]}
-    assert changed == {str(root / "mnist_c" / "generated.json")}  # names both now
-    assert run("corrupt", "mnist-c", "--data", root, "--names", "stripe,scale").exit_code == 0
-    assert everything(root) == after
-
-
-def test_another_folder_may_be_named(root: Path, tmp_path: Path) -> None:
-    out = tmp_path / "elsewhere" / "below"
-    result = run("corrupt", "mnist-c", "--data", root, "--names", "stripe", "--out", out)
-    assert result.exit_code == 0
-    assert f"MNIST-C is in {out / 'mnist_c'}" in result.output
-    assert not (root / "mnist_c").exists()
-    assert len(data.load("mnist-c/stripe", root=out, download=False)) == 12
-
-
-def in_one_line(result: Result) -> str:
-    """The error that ended a command."""
+def error_line(result: Result) -> str:
+    """The error that ended a command, after warnings."""
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
     *warnings, line = result.stderr.splitlines()
@@ -120,67 +57,121 @@ def in_one_line(result: Result) -> str:
     return line
 
 
+def test_corrupt_writes_a_dataset_that_load_reads(root: Path) -> None:
+    result = run("corrupt", "mnist-c", "--data", root, "--names", "fog, stripe", "--seed", 3)
+    assert result.exit_code == 0
+    assert f"MNIST-C is in {root / 'mnist_c'}" in result.output
+    assert "MNIST-C stripe" in result.output  # the progress bar
+    generated = {each.name for each in (root / "mnist_c").iterdir() if each.is_dir()}
+    assert generated == {"fog", "stripe"}
+    clean = torch.from_numpy(DIGITS).unsqueeze(1)
+    for name in generated:
+        with pytest.warns(DataWarning, match="generated by `python -m daedl_bench data corrupt`"):
+            loaded = data.load(f"mnist-c/{name}", root=root, download=False)
+        assert loaded.made
+        assert torch.equal(loaded.images, corrupt(clean, name, 1, "mnist-c", seed=3))
+        assert loaded.labels.tolist() == LABELS.tolist()
+
+
+def test_corrupt_writes_five_severities_of_cifar10_c(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "another" / "folder"
+    arguments = ("--data", root, "--names", "contrast", "--out", out)
+    assert run("corrupt", "cifar10-c", *arguments).exit_code == 0
+    assert not (root / "CIFAR-10-C").exists()
+    clean = torch.from_numpy(PHOTOS)
+    for severity in (1, 5):
+        loaded = data.load(f"cifar10-c/contrast/{severity}", root=out, download=False)
+        assert torch.equal(loaded.images, corrupt(clean, "contrast", severity, "cifar10-c"))
+        assert loaded.labels.tolist() == LABELS.tolist()
+
+
+def test_corrupt_generates_all_corruptions_by_default_and_rejects_another_seed(root: Path) -> None:
+    assert run("corrupt", "mnist-c", "--data", root).exit_code == 0
+    generated = {each.name for each in (root / "mnist_c").iterdir() if each.is_dir()}
+    assert generated == set(FAMILIES["mnist-c"].corruptions)
+    assert "another folder" in error_line(run("corrupt", "mnist-c", "--data", root, "--seed", 1))
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "noise-grey"])
+def test_export_writes_an_npz_that_the_library_reads(root: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "set.npz"
+    result = run("export", name, "--data", root, "--out", out)
+    assert result.exit_code == 0
+    exported, loaded = read_npz(out), data.load(name, root=root)
+    assert torch.equal(exported.images, loaded.images)
+    assert torch.equal(exported.labels, loaded.labels)
+    assert exported.class_names == loaded.class_names
+    assert f"wrote {len(loaded):,} images of {name} (test) to {out}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("export", "mnst", "--out", "a.npz"), "did you mean 'mnist'"),
+        (("export", "mnist", "--out", "a.npy"), "ends in .npz"),
+        (("export", "mnist", "--split", "tset", "--out", "a.npz"), "did you mean 'test'"),
+        (("export", "svhn", "--out", "a.npz"), "allow the download"),
+        (("corrupt", "mnistc"), "did you mean 'mnist-c'"),
+        (("sheet", "mnistc"), "did you mean 'mnist-c'"),
+        (("corrupt", "mnist-c", "--names", "fog,zigzak"), "did you mean 'zigzag'"),
+        (("list", "--data", "~nobody-of-this-name/data"), "nobody-of-this-name"),
+    ],
+)
+def test_wrong_arguments_are_reported_in_one_line(
+    root: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], text: str
+) -> None:
+    monkeypatch.setenv("DAEDL_DATA", str(root))
+    before = set(root.parent.rglob("*"))
+    monkeypatch.chdir(root.parent)
+    assert text in error_line(run(*arguments))
+    assert set(root.parent.rglob("*")) == before
+
+
 @pytest.mark.parametrize("command", ["corrupt", "sheet"])
-def test_unknown_names_get_a_suggestion(root: Path, command: str) -> None:
-    line = in_one_line(run(command, "mnistc", "--data", root))
-    assert "unknown family of corruptions 'mnistc'" in line
-    assert "did you mean 'mnist-c'?" in line
-    assert set(root.iterdir()) == {root / "MNIST", root / "cifar-10-batches-py"}
-
-
-def test_unknown_corruptions_get_a_suggestion(root: Path) -> None:
-    line = in_one_line(run("corrupt", "mnist-c", "--data", root, "--names", "fog,zigzak"))
-    assert "unknown corruption of MNIST-C 'zigzak'" in line
-    assert "did you mean 'zigzag'?" in line
-    assert not (root / "mnist_c").exists()
-
-
-@pytest.mark.parametrize("command", ["corrupt", "sheet"])
-def test_a_missing_clean_set_is_the_loaders_error(tmp_path: Path, command: str) -> None:
-    line = in_one_line(run(command, "cifar10-c", "--data", tmp_path))
+def test_missing_clean_dataset_is_reported(tmp_path: Path, command: str) -> None:
+    line = error_line(run(command, "cifar10-c", "--data", tmp_path))
     assert f"no file at {tmp_path / 'cifar-10-batches-py' / 'test_batch'}" in line
-    assert "allow the download" in line
     assert not list(tmp_path.iterdir())
 
 
-def test_a_damaged_clean_set_is_named(root: Path) -> None:
+def test_damaged_clean_dataset_is_named(root: Path) -> None:
     path = root / sources()["mnist"].splits["test"][0]
     path.write_bytes(path.read_bytes()[:-1])
-    line = in_one_line(run("corrupt", "mnist-c", "--data", root))
-    assert f"{path} is damaged" in line
+    assert f"{path} is damaged" in error_line(run("corrupt", "mnist-c", "--data", root))
     assert not (root / "mnist_c").exists()
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "out"),
+    [(("corrupt", "mnist-c"), ""), (("sheet", "mnist-c"), "a.png"), (("export", "mnist"), "a.npz")],
+)
+def test_unwritable_folders_are_named(
+    root: Path, tmp_path: Path, command: tuple[str, ...], out: str
+) -> None:
     (tmp_path / "file").write_text("kept")
-    line = in_one_line(run("corrupt", "mnist-c", "--data", root, "--out", tmp_path / "file"))
-    assert f"cannot write into the folder {tmp_path / 'file' / 'mnist_c'}" in line
-    line = in_one_line(
-        run("sheet", "mnist-c", "--data", root, "--out", tmp_path / "file" / "a.png")
-    )
-    assert f"to {tmp_path / 'file' / 'a.png'}: Not a directory" in line
+    line = error_line(run(*command, "--data", root, "--out", tmp_path / "file" / out))
+    assert str(tmp_path / "file" / out) in line
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_other_seeds_do_not_mix(root: Path) -> None:
-    assert run("corrupt", "mnist-c", "--data", root, "--names", "stripe").exit_code == 0
-    line = in_one_line(run("corrupt", "mnist-c", "--data", root, "--seed", 1))
-    assert "choose another folder" in line
-
-
-def test_a_sheet_is_drawn(root: Path, tmp_path: Path) -> None:
+def test_sheet_has_one_row_per_corruption_and_prints_one_warning(
+    root: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "sheet.png"
     result = run("sheet", "mnist-c", "--data", root, "--out", out)
     assert result.exit_code == 0
     assert str(out) in result.output
     with Image.open(out) as image:
         assert image.format == "PNG"
-        # A row each, of 30 pixels and two dots a pixel.
+        # Rows of 30 image pixels, two dots each.
         assert image.height > 60 * len(FAMILIES["mnist-c"].corruptions)
-    assert {each.name for each in tmp_path.iterdir()} == {"data", "sheet.png"}
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Warning: ")
+    assert "checksum differs" in line
+    assert "DataWarning" not in line
 
 
-def test_every_source_is_listed_with_what_is_there(root: Path) -> None:
+def test_list_shows_every_dataset_and_its_files(root: Path) -> None:
     run("corrupt", "mnist-c", "--data", root, "--names", "stripe,scale")
     result = run("list", "--data", root)
     assert result.exit_code == 0
@@ -191,25 +182,5 @@ def test_every_source_is_listed_with_what_is_there(root: Path) -> None:
     assert rows["mnist"] == ["1, 28, 28", "no", "yes"]
     assert rows["svhn"] == ["3, 32, 32", "no", "no"]
     assert rows["mnist-c"] == ["1, 28, 28", "0 of 15 corruptions", "2 of 15 corruptions"]
-    assert rows["cifar10-c"] == ["3, 32, 32", "never published", "0 of 19 corruptions"]
-    assert rows["noise"] == ["3, 32, 32", "made at need", "made at need"]
-
-
-def test_a_home_folder_of_nobody_is_named() -> None:
-    line = in_one_line(run("list", "--data", "~nobody-of-this-name/data"))
-    assert "~nobody-of-this-name/data names the home folder of a user that isn't known" in line
-
-
-def test_warnings_are_told_in_a_line_once(root: Path) -> None:
-    result = run("sheet", "mnist-c", "--data", root, "--out", root / "sheet.png")
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("Warning: ")
-    assert "the checksum is not the published one" in line
-    assert "DataWarning" not in line
-
-
-def test_a_data_root_that_is_a_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert f"the data root {tmp_path / 'file'} is a file" in in_one_line(
-        run("list", "--data", tmp_path / "file")
-    )
+    assert rows["cifar10-c"] == ["3, 32, 32", "not published", "0 of 19 corruptions"]
+    assert rows["noise"] == ["3, 32, 32", "generated on load", "generated on load"]

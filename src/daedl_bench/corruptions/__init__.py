@@ -1,16 +1,10 @@
-"""The corruptions of MNIST-C and CIFAR-10-C, to be made where the published files are missing."""
+"""The corruptions of MNIST-C and CIFAR-10-C, to generate the datasets where the files are not available."""
 
-from daedl_bench.corruptions.apply import corrupt
-from daedl_bench.corruptions.files import generate
+from daedl_bench.corruptions.apply import corrupt, require_images
+from daedl_bench.corruptions.corruption import Corruption
+from daedl_bench.corruptions.families import CIFAR10_C, FAMILIES, MNIST_C, Family
 from daedl_bench.corruptions.page import markdown
 from daedl_bench.corruptions.pictures import contact_sheet
-from daedl_bench.corruptions.table import (
-    CIFAR10_C,
-    FAMILIES,
-    MNIST_C,
-    Corruption,
-    Family,
-)
 
 __all__ = [
     "CIFAR10_C",
@@ -20,6 +14,6 @@ __all__ = [
     "Family",
     "contact_sheet",
     "corrupt",
-    "generate",
     "markdown",
+    "require_images",
 ]

@@ -1,42 +1,56 @@
-"""What files and screens do to images, with Pillow."""
+"""Artefacts of resizing and compression, with Pillow."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from io import BytesIO
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from daedl_bench.corruptions.corruption import Corruption
 from daedl_bench.corruptions.draws import Array, Draws
 
 
-def pixelate(images: Array, draws: Draws, *, factor: float) -> Array:  # noqa: ARG001
-    """Shrunk to the share `factor` of the side and enlarged again, both with a box filter."""
+def pixelate(images: Array, _: Draws, *, factor: float) -> Array:
+    """Reduced to the fraction `factor` of the side and enlarged again, both with a box filter."""
     side = images.shape[-1]
     small = int(side * factor)
-    pictures = [
-        picture.resize((small, small), Image.Resampling.BOX).resize(
-            (side, side), Image.Resampling.BOX
-        )
-        for picture in _pictures(images)
-    ]
-    return _array(pictures)
+
+    def resize(picture: Image.Image) -> Image.Image:
+        reduced = picture.resize((small, small), Image.Resampling.BOX)
+        return reduced.resize((side, side), Image.Resampling.BOX)
+
+    return _with_pillow(images, resize)
 
 
-def jpeg_compression(images: Array, draws: Draws, *, quality: int) -> Array:  # noqa: ARG001
-    """Written as a JPEG file of `quality` (1 to 95) and read again."""
-    pictures = []
-    for picture in _pictures(images):
+def jpeg_compression(images: Array, _: Draws, *, quality: int) -> Array:
+    """Compressed as JPEG with `quality` (1 to 95)."""
+
+    def compress(picture: Image.Image) -> Image.Image:
         file = BytesIO()
         picture.save(file, "JPEG", quality=quality)
-        pictures.append(Image.open(file))
-    return _array(pictures)
+        return Image.open(file)
+
+    return _with_pillow(images, compress)
 
 
-def _pictures(images: Array) -> list[Image.Image]:
-    levels: npt.NDArray[np.uint8] = np.rint(255 * images).astype(np.uint8).transpose(0, 2, 3, 1)
-    return [Image.fromarray(each) for each in np.ascontiguousarray(levels)]
+def _with_pillow(images: Array, change: Callable[[Image.Image], Image.Image]) -> Array:
+    levels = np.rint(255 * images).astype(np.uint8).transpose(0, 2, 3, 1)
+    changed = [np.asarray(change(Image.fromarray(np.ascontiguousarray(each)))) for each in levels]
+    return np.stack(changed).transpose(0, 3, 1, 2) / 255.0
 
 
-def _array(pictures: Sequence[Image.Image]) -> Array:
-    return np.stack([np.asarray(each) for each in pictures]).transpose(0, 3, 1, 2) / 255.0
+CORRUPTIONS = (
+    Corruption(
+        "cifar10-c",
+        pixelate,
+        "Reduced and enlarged with a box filter.",
+        {"factor": (0.95, 0.9, 0.85, 0.75, 0.65)},
+    ),
+    Corruption(
+        "cifar10-c",
+        jpeg_compression,
+        "JPEG compression.",
+        {"quality": (80, 65, 58, 50, 40)},
+        "None, except for differences between versions of the JPEG library.",
+    ),
+)

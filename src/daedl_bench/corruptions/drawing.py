@@ -1,18 +1,19 @@
-"""Strokes over MNIST's digits, stripes, and the digits' outlines."""
+"""Lines over MNIST's digits, stripes, and the digits' edges."""
 
 from itertools import pairwise
 
 import numpy as np
+from skimage.feature import canny
 
+from daedl_bench.corruptions.corruption import Corruption
 from daedl_bench.corruptions.draws import Array, Draws
-from daedl_bench.corruptions.edges import canny
 
 # Constants of the published generator, for 28 x 28 images.
 _SIDE = 28
-_HALF_WIDTH = 2.3  # pixels from a line's middle to where its logarithm diverges
+_HALF_WIDTH = 2.3  # pixels from the centre of a line to the zero of its logarithm's argument
 
 
-def stripe(images: Array, draws: Draws, *, columns: int) -> Array:  # noqa: ARG001
+def stripe(images: Array, _: Draws, *, columns: int) -> Array:
     """1 - x in the first and last `columns`."""
     result = images.copy()
     for part in (slice(None, columns), slice(-columns, None)):
@@ -21,17 +22,16 @@ def stripe(images: Array, draws: Draws, *, columns: int) -> Array:  # noqa: ARG0
 
 
 def dotted_line(images: Array, draws: Draws, *, dash: int) -> Array:
-    """x + a line from left to right at two random heights, `dash` columns off, `dash` columns on."""
+    """x + a line from left to right between two random heights, `dash` columns off, `dash` columns on."""
     first, last = draws.integers(0, _SIDE - 1, 2).T.astype(np.float64)
-    start, end = np.zeros_like(first), np.full_like(first, _SIDE - 1)
     on = np.arange(_SIDE) // dash % 2 == 1
-    return np.asarray(images + on * _line(start, first, end, last))
+    return np.asarray(images + on * _line(0 * first, first, 0 * last + _SIDE - 1, last))
 
 
 def zigzag(images: Array, draws: Draws, *, length: float, width: float) -> Array:
     """x + a zigzag between columns 2 and 25; a bend every 2 · `length`, `width` to either side.
 
-    It starts at a random height and leads up to five rows up or four down.
+    It starts at a random height and rises by up to five rows or falls by up to four.
     """
     left, right = 2.0, 25.0
     start = draws.integers(0, _SIDE - 1).astype(np.float64)
@@ -39,11 +39,10 @@ def zigzag(images: Array, draws: Draws, *, length: float, width: float) -> Array
     total = (right - left) / np.cos(slope)
     # The number of bends is the same for all slopes that can occur.
     bends = int((right - left - length) // (2 * length)) + 1
-    along = [np.zeros_like(total), *((2 * i + 1) * length + 0 * total for i in range(bends)), total]
-    aside = [np.zeros_like(total), *((-1) ** i * width + 0 * total for i in range(bends))]
+    along = [0 * total, *((2 * i + 1) * length + 0 * total for i in range(bends)), total]
+    aside = [0 * total, *((-1) ** i * width + 0 * total for i in range(bends))]
     rest = total - 2 * length * (total // (2 * length))
     aside.append(aside[-1] / (2 * rest))
-    result = images
     ends = [
         (
             left + np.cos(slope) * u - np.sin(slope) * v,
@@ -51,21 +50,16 @@ def zigzag(images: Array, draws: Draws, *, length: float, width: float) -> Array
         )
         for u, v in zip(along, aside, strict=True)
     ]
+    result = images
     for (column0, row0), (column1, row1) in pairwise(ends):
         result = np.minimum(result + _line(column0, row0, column1, row1), 1.0)
     return result
 
 
-def canny_edges(
-    images: Array,
-    draws: Draws,  # noqa: ARG001
-    *,
-    sigma: float,
-    low: float,
-    high: float,
-) -> Array:
-    """White where Canny's detector finds an edge, else black."""
-    return canny(images[:, 0], sigma=sigma, low=low, high=high)[:, None].astype(np.float64)
+def canny_edges(images: Array, _: Draws, *, sigma: float, low: float, high: float) -> Array:
+    """White where Canny's detector reports an edge, black elsewhere."""
+    edges = [canny(image, sigma, low, high) for image in images[:, 0]]  # type: ignore[no-untyped-call]
+    return np.stack(edges)[:, None].astype(np.float64)
 
 
 def _line(column0: Array, row0: Array, column1: Array, row1: Array) -> Array:
@@ -77,3 +71,11 @@ def _line(column0: Array, row0: Array, column1: Array, row1: Array) -> Array:
     ink = (1 + np.log(1 - distance / _HALF_WIDTH)).clip(0.0, 1.0)
     within = (columns >= np.floor(column0)) & (columns < np.ceil(column1))
     return np.asarray(ink * within)[:, None]
+
+
+CORRUPTIONS = (
+    Corruption("mnist-c", stripe, "The left and right quarters inverted.", {"columns": 7}),
+    Corruption("mnist-c", dotted_line, "A dotted line from left to right.", {"dash": 2}),
+    Corruption("mnist-c", zigzag, "A zigzag from left to right.", {"length": 2, "width": 2}),
+    Corruption("mnist-c", canny_edges, "Edges only.", {"sigma": 1, "low": 0.1, "high": 0.2}),
+)

@@ -1,62 +1,107 @@
-"""Moves of the whole image, and the elastic transform."""
+"""Affine maps of the image, and the elastic transform."""
 
 import numpy as np
 from scipy import ndimage
+from skimage.transform import warp
 
+from daedl_bench.corruptions.corruption import Corruption
 from daedl_bench.corruptions.draws import Array, Draws
-from daedl_bench.corruptions.sampling import about_centre, affine, bilinear
 
 
 def shear(images: Array, draws: Draws, *, angle: float) -> Array:
-    """Read at (1, -sin s; 0, cos s) about the centre, s = `angle` or -`angle` in radians."""
+    """Sampled at (1, -sin s; 0, cos s) about the centre, s = ±`angle` in radians."""
     s = angle * draws.signs()
-    one, nothing = np.ones_like(s), np.zeros_like(s)
-    return _moved(images, np.array([[one, -np.sin(s)], [nothing, np.cos(s)]]))
+    return _warped(images, _centred([[1 + 0 * s, -np.sin(s)], [0 * s, np.cos(s)]]))
 
 
 def rotate(images: Array, draws: Draws, *, angle: float) -> Array:
-    """Turned by `angle` radians about the centre, either way."""
-    turn = angle * draws.signs()
-    return _moved(images, np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]))
+    """Rotated by ±`angle` radians about the centre."""
+    s = angle * draws.signs()
+    return _warped(images, _centred([[np.cos(s), -np.sin(s)], [np.sin(s), np.cos(s)]]))
 
 
-def scale(images: Array, draws: Draws, *, factor: float) -> Array:  # noqa: ARG001
-    """Shrunk to `factor` of the side about the centre."""
-    linear = np.broadcast_to(np.eye(2)[..., None] / factor, (2, 2, len(images)))
-    return _moved(images, linear)
+def scale(images: Array, _: Draws, *, factor: float) -> Array:
+    """Reduced to `factor` of the side about the centre."""
+    s = np.full(len(images), 1 / factor)
+    return _warped(images, _centred([[s, 0 * s], [0 * s, s]]))
 
 
 def translate(images: Array, draws: Draws, *, pixels: int) -> Array:
-    """Moved by `pixels` along both axes, each either way; black comes in."""
-    matrices = np.zeros((len(images), 2, 3))
-    matrices[:, :, :2] = np.eye(2)
-    matrices[:, :, 2] = pixels * draws.signs(2)
-    return affine(images, matrices, "zero")
+    """Moved by ±`pixels` along both axes, with black outside."""
+    matrices = np.tile(np.eye(3), (len(images), 1, 1))
+    matrices[:, :2, 2] = pixels * draws.signs(2)
+    return _warped(images, matrices)
 
 
 def elastic_transform(
     images: Array, draws: Draws, *, strength: float, sigma: float, jitter: float
 ) -> Array:
-    """A random affine map, then each pixel read `strength` · smoothed noise away from its place.
+    """A random affine map, then each pixel sampled at a displacement of `strength` · smoothed noise.
 
-    The affine map takes three corners of a square about the middle, each moved by up to `jitter`
-    pixels, back to where they were. The noise is even in [-1, 1), smoothed with `sigma` pixels.
+    The affine map takes three corners of a central square, each moved by up to `jitter` pixels, back to
+    their places. The noise is uniform in [-1, 1), smoothed with `sigma` pixels.
     """
     height, width = images.shape[2:]
-    middle, reach = height // 2, height // 3
-    corners = middle + reach * np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
+    corners = height // 2 + height // 3 * np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
     moved = corners + draws.uniform(-jitter, jitter, 3, 2)
-    solved = np.linalg.solve(
-        np.concatenate([moved, np.ones_like(moved[..., :1])], axis=-1), corners
-    )
-    images = affine(images, solved.transpose(0, 2, 1), "mirror")
+    matrices = np.tile(np.eye(3), (len(images), 1, 1))
+    homogeneous = np.concatenate([moved, np.ones_like(moved[..., :1])], axis=-1)
+    matrices[:, :2] = np.linalg.solve(homogeneous, corners).transpose(0, 2, 1)
+    images = _warped(images, matrices, "reflect")
     noise = draws.uniform(-1.0, 1.0, 2, height, width)
-    sigmas = (0.0, 0.0, sigma, sigma)
-    away = strength * ndimage.gaussian_filter(noise, sigmas, mode="reflect", truncate=3.0)
-    row, column = np.mgrid[:height, :width]
-    return bilinear(images, row + away[:, 0], column + away[:, 1], "reflect")
+    shift = ndimage.gaussian_filter(noise, sigma, mode="reflect", truncate=3.0, axes=(2, 3))
+    places = np.mgrid[:height, :width] + strength * shift
+    return sampled(images, places, "reflect")
 
 
-def _moved(images: Array, linear: Array) -> Array:
-    """`images` read at `linear` (2, 2, N) about the centre, black outside."""
-    return affine(images, about_centre(linear.transpose(2, 0, 1)), "zero")
+def sampled(images: Array, places: Array, mode: str) -> Array:
+    """`images` (N, C, H, W) at real-valued rows and columns `places` (N, 2, H', W'), bilinearly."""
+    return np.array(
+        [
+            [ndimage.map_coordinates(channel, place, order=1, mode=mode) for channel in image]
+            for image, place in zip(images, places, strict=True)
+        ]
+    )
+
+
+def _warped(images: Array, matrices: Array, mode: str = "constant") -> Array:
+    """Each image sampled at its map `matrices` (N, 3, 3) of (column, row, 1), bilinearly."""
+    pairs = zip(images.transpose(0, 2, 3, 1), matrices, strict=True)
+    options = {"order": 1, "mode": mode, "clip": False}
+    warps = [warp(image, matrix, **options) for image, matrix in pairs]  # type: ignore[no-untyped-call]
+    return np.stack(warps).transpose(0, 3, 1, 2)
+
+
+def _centred(linear: list[list[Array]]) -> Array:
+    """The maps (N, 3, 3) that apply `linear` (2, 2, N) about the centre of 28 x 28 images."""
+    matrices = np.zeros((len(linear[0][0]), 3, 3))
+    matrices[:, :2, :2] = np.array(linear).transpose(2, 0, 1)
+    matrices[:, :2, 2] = 13.5 - 13.5 * matrices[:, :2, :2].sum(axis=2)
+    matrices[:, 2, 2] = 1
+    return matrices
+
+
+CORRUPTIONS = (
+    Corruption(
+        "mnist-c",
+        shear,
+        "Slanted to the left or right.",
+        {"angle": 0.4},
+        "None. The map (1, -sin; 0, cos) also stretches the height by 1 / cos 0.4.",
+    ),
+    Corruption("mnist-c", scale, "Reduced about the centre.", {"factor": 0.7}),
+    Corruption("mnist-c", rotate, "Rotated about the centre in either direction.", {"angle": 0.4}),
+    Corruption("mnist-c", translate, "Moved along both axes in either direction.", {"pixels": 3}),
+    Corruption(
+        "cifar10-c",
+        elastic_transform,
+        "A small random affine map, then pixels displaced by smooth noise.",
+        {
+            "strength": (0, 1.6, 2.56, 3.2, 3.2),
+            "sigma": (0, 6.4, 1.92, 1.28, 0.96),
+            "jitter": (2.56, 2.24, 1.92, 1.6, 0.96),
+        },
+        "OpenCV's affine warp rounds coordinates to 1/32 of a pixel; this does not.",
+        no_farther=(2, 3, 4, 5),
+    ),
+)

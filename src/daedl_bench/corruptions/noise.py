@@ -1,7 +1,8 @@
-"""Noise: each pixel for itself. Images x are (N, C, H, W) in [0, 1] here and in the files beside."""
+"""Noise, independent per pixel and channel. Images x are (N, C, H, W) in [0, 1] in all modules."""
 
 import numpy as np
 
+from daedl_bench.corruptions.corruption import Corruption
 from daedl_bench.corruptions.draws import Array, Draws
 
 
@@ -11,17 +12,41 @@ def gaussian_noise(images: Array, draws: Draws, *, scale: float) -> Array:
 
 
 def shot_noise(images: Array, draws: Draws, *, photons: float) -> Array:
-    """Poisson(photons · x) / photons: the fewer `photons` a white pixel gets, the noisier."""
+    """Poisson(photons · x) / photons."""
     return draws.poisson(images * photons) / photons
 
 
 def impulse_noise(images: Array, draws: Draws, *, amount: float) -> Array:
-    """A share `amount` of the values becomes 0 or 1 with equal chances, each channel for itself."""
+    """A fraction `amount` of the values is replaced by 0 or 1 with equal probability."""
     chance = draws.uniform(0.0, 1.0, *images.shape[1:])
-    # One number decides both: below amount/2 pepper, from there to amount salt.
+    # One number decides both: pepper below amount / 2, salt from there to amount.
     return np.where(chance < amount, (chance >= amount / 2).astype(np.float64), images)
 
 
 def speckle_noise(images: Array, draws: Draws, *, scale: float) -> Array:
     """x + scale · x · n, with n standard normal."""
     return images + images * draws.normal(0.0, scale, *images.shape[1:])
+
+
+_SHOT = "Poisson noise of a camera in low light."
+
+CORRUPTIONS = (
+    Corruption("mnist-c", shot_noise, _SHOT, {"photons": 3}),
+    Corruption("mnist-c", impulse_noise, "Salt-and-pepper noise.", {"amount": 0.17}),
+    Corruption(
+        "cifar10-c", gaussian_noise, "Gaussian noise.", {"scale": (0.04, 0.06, 0.08, 0.09, 0.10)}
+    ),
+    Corruption("cifar10-c", shot_noise, _SHOT, {"photons": (500, 250, 100, 75, 50)}),
+    Corruption(
+        "cifar10-c",
+        impulse_noise,
+        "Salt-and-pepper noise.",
+        {"amount": (0.01, 0.02, 0.03, 0.05, 0.07)},
+    ),
+    Corruption(
+        "cifar10-c",
+        speckle_noise,
+        "Gaussian noise proportional to the pixel.",
+        {"scale": (0.06, 0.1, 0.12, 0.16, 0.2)},
+    ),
+)

@@ -1,8 +1,9 @@
 """Published image datasets by name: MNIST, CIFAR-10, SVHN, their corruptions, noise."""
 
-from daedl_bench.datasets.load import NOISES, available, corrupted_sets, load, present
-from daedl_bench.datasets.noise import noise
-from daedl_bench.datasets.root import data_root
+from daedl_bench.datasets.files import data_root
+from daedl_bench.datasets.generate import generate
+from daedl_bench.datasets.load import available, corrupted_sets, load, present
+from daedl_bench.datasets.noise import NOISES, noise
 from daedl_bench.datasets.sources import sources
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "available",
     "corrupted_sets",
     "data_root",
+    "generate",
     "load",
     "noise",
     "present",

@@ -1,122 +1,115 @@
-"""The table of data sets, read from sets.toml, and what a name such as "cifar10-c/fog/3" stands for."""
+"""The datasets in sets.toml, and names such as "cifar10-c/fog/3" for parts of them."""
 
 import itertools
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any
+
+import msgspec
 
 from daedl.names import look_up
+from daedl_bench.corruptions import FAMILIES
 
 
-@dataclass(frozen=True)
-class Source:
-    """One row of sets.toml, which explains the fields; paths are relative to the data root."""
+class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of sets.toml, where the fields are explained; paths are relative to the data root."""
 
-    name: str
     format: str
     shape: tuple[int, int, int]
     remote: str
     urls: tuple[str, ...]
     class_names: tuple[str, ...]
-    splits: Mapping[str, tuple[str, ...]]
-    md5: Mapping[str, str]
-    variants: tuple[str, ...] = ()
-    severities: int = 0
-    labels: Mapping[str, str] = field(default_factory=dict)
+    splits: dict[str, tuple[str, ...]]
+    md5: dict[str, str]
+    labels: dict[str, str] = {}
+    name: str = ""
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The corruptions of a corrupted dataset, in alphabetical order."""
+        return tuple(sorted(FAMILIES[self.name].corruptions)) if self.name in FAMILIES else ()
+
+    @property
+    def severities(self) -> range:
+        """The severities in each file; empty if there is only one."""
+        count = FAMILIES[self.name].severities if self.variants else 0
+        return range(1, count + 1) if count > 1 else range(0)
 
     def names(self) -> list[str]:
-        """Every name that `find` knows for this source."""
+        """All names that `select` accepts for this source."""
         if not self.variants:
             return [self.name]
         whole = [f"{self.name}/{variant}" for variant in self.variants]
-        steps = range(1, self.severities + 1)
-        return whole + [f"{name}/{step}" for name, step in itertools.product(whole, steps)]
+        return whole + [f"{name}/{s}" for name, s in itertools.product(whole, self.severities)]
 
     def groups(self) -> dict[str, list[str]]:
-        """The names of all corruptions, by severity where there are several: what is averaged over."""
+        """Names of all corruptions, grouped by severity if there are several."""
         if not self.severities:
-            return {self.name: [f"{self.name}/{variant}" for variant in self.variants]}
+            return {self.name: self.names()}
         return {
-            f"{self.name}/{step}": [f"{self.name}/{variant}/{step}" for variant in self.variants]
-            for step in range(1, self.severities + 1)
+            f"{self.name}/{s}": [f"{self.name}/{variant}/{s}" for variant in self.variants]
+            for s in self.severities
         }
 
     def remote_of(self, file: str) -> str:
-        """The path of the download that is `file`, or that holds it."""
+        """Path of the download that is `file`, possibly gzipped, or that contains it."""
         return self.remote.replace("{file}", file)
 
+    def is_archived(self, file: str) -> bool:
+        """Whether the download of `file` is an archive."""
+        return self.remote_of(file) not in (file, f"{file}.gz")
+
     def urls_of(self, remote: str) -> tuple[str, ...]:
-        """The addresses of a download."""
+        """Addresses of a download."""
         name = PurePosixPath(remote).name
         return tuple(url.replace("{name}", name) for url in self.urls)
 
     def all_files(self) -> list[str]:
-        """Every file of every split and variant, once."""
+        """All files of all splits and variants, without duplicates."""
         templates = itertools.chain.from_iterable(self.splits.values())
-        variants = self.variants or ("",)
-        pairs = itertools.product(templates, variants)
+        pairs = itertools.product(templates, self.variants or ("",))
         return list(dict.fromkeys(path.replace("{variant}", variant) for path, variant in pairs))
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a name stands for: a source and, of a corrupted one, the corruption and its severity."""
+class Selection:
+    """A source, with the corruption and the severity if it is a corrupted one."""
 
+    name: str
     source: Source
     variant: str = ""
     severity: int | None = None
-    name: str = field(default="", compare=False)
 
     def files(self, split: str) -> tuple[str, ...]:
-        """The files of `split`, as the reader takes them."""
+        """The files of `split`, in the order that the reader expects."""
         templates = look_up(self.source.splits, split, f"split of {self.source.name}")
         return tuple(path.replace("{variant}", self.variant) for path in templates)
 
 
 @cache
 def sources() -> Mapping[str, Source]:
-    """Sources by name."""
-    table = tomllib.loads(files(__package__).joinpath("sets.toml").read_text("utf-8"))
-    return MappingProxyType({name: _source(name, row) for name, row in table.items()})
+    """The entries of sets.toml by name."""
+    content = files(__package__).joinpath("sets.toml").read_bytes()
+    table = msgspec.toml.decode(content, type=dict[str, Source])
+    return MappingProxyType(
+        {name: msgspec.structs.replace(source, name=name) for name, source in table.items()}
+    )
 
 
-def find(name: str, table: Mapping[str, Source]) -> Wanted:
-    """What `name` stands for: "mnist", "mnist-c/fog", "cifar10-c/fog" (all severities), "cifar10-c/fog/3"."""
+def select(name: str, table: Mapping[str, Source]) -> Selection:
+    """Parse "mnist", "mnist-c/fog", "cifar10-c/fog" (all severities) or "cifar10-c/fog/3"."""
     first, *rest = name.split("/")
-    source = look_up(table, first, "data set")
-    known = dict.fromkeys(source.variants)
-    if not source.variants and rest:
-        raise ValueError(
-            f"unknown data set {name!r}: {first} has no variants; did you mean {first!r}?"
+    source = look_up(table, first, "dataset")
+    if rest and source.variants:
+        look_up(dict.fromkeys(source.variants), rest[0], f"corruption of {first}")
+    if name not in source.names():
+        parts = (
+            first + "/CORRUPTION" * bool(source.variants) + "[/SEVERITY]" * bool(source.severities)
         )
-    if not source.variants:
-        return Wanted(source, name=name)
-    if not rest:
         raise ValueError(
-            f"{name!r} names {len(known)} data sets; expected one corruption of it, such as "
-            f"{first}/{source.variants[0]}: choose among {', '.join(known)}"
+            f"unknown dataset {name!r}; expected {parts}: pass a name such as {source.names()[-1]!r}"
         )
-    look_up(known, rest[0], f"corruption of {first}")
-    if len(rest) == 1:
-        return Wanted(source, rest[0], name=name)
-    steps = {str(step): step for step in range(1, source.severities + 1)}
-    if not steps or len(rest) > 2:
-        raise ValueError(
-            f"unknown data set {name!r}: nothing follows {'/'.join((first, *rest[: 1 + bool(steps)]))}; "
-            f"expected a name such as {source.names()[-1]}"
-        )
-    return Wanted(source, rest[0], look_up(steps, rest[1], "severity"), name)
-
-
-def _source(name: str, row: Mapping[str, Any]) -> Source:
-    plain: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
-    }
-    plain["splits"] = MappingProxyType({key: tuple(paths) for key, paths in row["splits"].items()})
-    plain |= {key: MappingProxyType(row.get(key, {})) for key in ("md5", "labels")}
-    return Source(name=name, **plain)
+    return Selection(name, source, "".join(rest[:1]), int(rest[1]) if rest[1:] else None)

@@ -1,4 +1,4 @@
-"""Images to corrupt: made at random, and real ones where DAEDL_DATA says where they are."""
+"""Images to corrupt: random ones, and real ones if DAEDL_DATA is set."""
 
 import os
 from pathlib import Path
@@ -9,9 +9,11 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
+from daedl_bench.corruptions import FAMILIES
+
 
 def scenes(count: int, channels: int, side: int) -> Tensor:
-    """Smooth random images with a few edges: light and shade, a little colour, a dark shape."""
+    """Smooth random images with a few edges: light and shade, some colour, a dark shape."""
     random = np.random.default_rng(0)
     sigmas = (0, 0, 1.5, 1.5)
     light = ndimage.gaussian_filter(random.normal(size=(count, 1, side, side)), sigmas)
@@ -23,13 +25,13 @@ def scenes(count: int, channels: int, side: int) -> Tensor:
 
 @pytest.fixture(scope="session")
 def pictures() -> dict[str, Tensor]:
-    """A few dozen images for each family."""
-    return {"mnist-c": scenes(24, 1, 28), "cifar10-c": scenes(48, 3, 32)}
+    """48 images per family."""
+    return {name: scenes(48, family.channels, family.side) for name, family in FAMILIES.items()}
 
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:
-    """The folder of real data; tests that need it are skipped without."""
+    """The folder with real data; tests that need it are skipped without."""
     root = os.environ.get("DAEDL_DATA")
     if not root:
         pytest.skip("DAEDL_DATA is not set")

@@ -1,16 +1,24 @@
-"""Every corruption of both tables, put through the same questions."""
+"""Properties of every corruption of both families."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from daedl_bench.corruptions import CIFAR10_C, FAMILIES, corrupt
+from daedl.data import DataWarning
+from daedl_bench import datasets
+from daedl_bench.corruptions import CIFAR10_C, FAMILIES, corrupt, weather
+
+# Frost is drawn if the published photographs are not installed.
+pytestmark = pytest.mark.filterwarnings("ignore:the published photographs::")
 
 EVERY = [
-    (family, name, severity)
-    for family, kind in FAMILIES.items()
-    for name, each in kind.corruptions.items()
-    for severity in each.severities
+    (family.name, name, severity)
+    for family in FAMILIES.values()
+    for name in family.corruptions
+    for severity in range(1, family.severities + 1)
 ]
 
 
@@ -18,18 +26,18 @@ def distance(images, changed):
     return (changed.float() - images.float()).abs().mean().item()
 
 
-def test_the_tables_are_the_published_ones():
-    assert [len(kind.corruptions) for kind in FAMILIES.values()] == [15, 19]
-    assert {len(each.parameters) for each in FAMILIES["mnist-c"].corruptions.values()} == {1}
-    assert {len(each.parameters) for each in CIFAR10_C.corruptions.values()} == {5}
-    with pytest.raises(TypeError):
-        FAMILIES["mnist-c"].corruptions["fog"] = None
-    with pytest.raises(TypeError):
-        CIFAR10_C.corruptions["fog"].parameters[0]["amount"] = 0
+def test_families_have_the_published_corruptions():
+    """The names of the published files."""
+    assert [len(family.corruptions) for family in FAMILIES.values()] == [15, 19]
+    for family in FAMILIES.values():
+        for each in family.corruptions.values():
+            columns = [value for value in each.parameters.values() if isinstance(value, tuple)]
+            assert {len(column) for column in columns} <= {family.severities}
+            assert bool(columns) == (family.severities > 1)
 
 
 @pytest.mark.parametrize(("family", "name", "severity"), EVERY)
-def test_shape_type_seed_and_batches(pictures, family, name, severity):
+def test_result_has_shape_and_type_and_does_not_depend_on_batches(pictures, family, name, severity):
     images = pictures[family][:6]
     before = images.clone()
     whole = corrupt(images, name, severity, family)
@@ -54,7 +62,7 @@ DETERMINISTIC = {
 
 
 @pytest.mark.parametrize(("family", "name"), [each[:2] for each in EVERY if each[2] == 1])
-def test_seed_and_index_change_what_is_random_and_nothing_else(pictures, family, name):
+def test_seed_and_index_change_random_corruptions_only(pictures, family, name):
     images = pictures[family][:1].repeat(8, 1, 1, 1)
     zero, one = (corrupt(images, name, 1, family, seed=seed) for seed in (0, 1))
     fixed = name in DETERMINISTIC[family]
@@ -62,88 +70,117 @@ def test_seed_and_index_change_what_is_random_and_nothing_else(pictures, family,
     assert (len(zero.unique(dim=0)) == 1) == fixed
 
 
-def test_more_images_than_are_worked_on_at_once(pictures):
+def test_internal_batches_leave_no_trace(pictures):
     images = pictures["mnist-c"][:2].repeat(75, 1, 1, 1)
     whole = corrupt(images, "shot_noise", 1, "mnist-c")
     assert torch.equal(corrupt(images[120:], "shot_noise", 1, "mnist-c", first=120), whole[120:])
-
-
-def test_no_images_give_no_images(pictures):
-    for family, kind in FAMILIES.items():
-        for name in kind.corruptions:
-            assert len(corrupt(pictures[family][:0], name, 1, family)) == 0
+    assert len(corrupt(images[:0], "shot_noise", 1, "mnist-c")) == 0
 
 
 @pytest.mark.parametrize("level", [0, 255])
 @pytest.mark.parametrize(("family", "name", "severity"), EVERY)
-def test_flat_images_pass_without_a_warning(family, name, severity, level):
+def test_flat_images_issue_no_numeric_warning(family, name, severity, level):
     kind = FAMILIES[family]
     images = torch.full((2, kind.channels, kind.side, kind.side), level, dtype=torch.uint8)
     assert corrupt(images, name, severity, family).shape == images.shape
 
 
 def check_order(images, name):
-    """Larger severities are farther from `images`, but for the ones that the table names."""
-    each = CIFAR10_C.corruptions[name]
-    far = [distance(images, corrupt(images, name, s, "cifar10-c")) for s in each.severities]
-    for severity in each.severities[1:]:
+    """Higher severities are farther from `images`, except for those under `no_farther`."""
+    drawn = name == "frost" and not weather._photographs()
+    no_farther = () if drawn else CIFAR10_C.corruptions[name].no_farther
+    far = [distance(images, corrupt(images, name, s, "cifar10-c")) for s in range(1, 6)]
+    for severity in range(2, 6):
         ratio = far[severity - 1] / far[severity - 2]
-        # Two severities that are the same in effect may differ by chance.
-        assert ratio < 1.05 if severity in each.no_farther else ratio > 1, (severity, far)
+        # Two severities with the same effect may differ by chance.
+        assert ratio < 1.05 if severity in no_farther else ratio > 1, (severity, far)
 
 
 @pytest.mark.parametrize("name", CIFAR10_C.corruptions)
-def test_severity_takes_images_farther_from_the_clean_ones(pictures, name):
-    # Ice covers more of one image than of the next: more draws, for a mean that is not chance.
+def test_severity_increases_the_distance_from_clean_images(pictures, name):
+    # Coverage by ice varies between images, so frost needs more draws.
     times = 8 if name == "frost" else 1
     check_order(pictures["cifar10-c"].repeat(times, 1, 1, 1), name)
 
 
 @pytest.mark.parametrize("name", CIFAR10_C.corruptions)
-def test_severity_takes_cifar10_farther_from_the_clean_ones(data_root, name):
-    file = data_root / "cifar-10-batches-py" / "test_batch"
-    if not file.exists():
-        pytest.skip("CIFAR-10 is not there")
-    # The pixels lie in the pickle as they are, after a short head; no pickle is run.
-    raw = file.read_bytes()
-    start = (
-        raw.index(b"data") + raw[raw.index(b"data") :].index((30720000).to_bytes(4, "little")) + 4
-    )
-    images = np.frombuffer(raw, np.uint8, 300 * 3072, start).reshape(-1, 3, 32, 32)
-    check_order(torch.from_numpy(images.copy()), name)
+def test_severity_increases_the_distance_from_cifar10(data_root, name):
+    if not datasets.present("cifar10", root=data_root):
+        pytest.skip("CIFAR-10 is not available")
+    check_order(datasets.load("cifar10", root=data_root).images[:300], name)
 
 
-def test_unknown_names_get_a_suggestion(pictures):
-    images = pictures["mnist-c"]
-    with pytest.raises(ValueError, match="did you mean 'motion_blur'"):
-        corrupt(images, "motion_blurr", 1, "mnist-c")
-    with pytest.raises(ValueError, match="did you mean 'mnist-c'"):
-        corrupt(images, "fog", 1, "MNIST_C")
-    with pytest.raises(ValueError, match="unknown corruption of MNIST-C 'frost'"):
-        corrupt(images, "frost", 1, "mnist-c")
+@pytest.fixture
+def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """A package imagecorruptions with flat pictures, each of its own colour, that fails on import."""
+    folder = tmp_path / "imagecorruptions" / "frost"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("raise ImportError")
+    colours = np.random.default_rng(0).integers(0, 256, (5, 3), dtype=np.uint8)
+    for name, colour in zip(weather._PICTURES, colours, strict=True):
+        picture = Image.fromarray(np.broadcast_to(colour, (200, 250, 3)).copy())
+        picture.save(folder / name, **({"quality": 100} if name.endswith("jpg") else {}))
+    monkeypatch.syspath_prepend(tmp_path)
+    weather._photographs.cache_clear()
+    yield colours
+    weather._photographs.cache_clear()
+
+
+def test_frost_adds_published_photographs_if_installed(photographs):
+    images = torch.zeros(60, 3, 32, 32, dtype=torch.uint8)
+    changed = corrupt(images, "frost", 5, "cifar10-c").int()
+    expected = torch.from_numpy(0.45 * photographs).int()
+    # JPEG rounds colours by a few levels.
+    gaps = (changed[:, None, :, 0, 0] - expected[None]).abs().amax(dim=2)
+    assert gaps.amin(dim=1).max() <= 3
+    assert set(gaps.argmin(dim=1).tolist()) == set(range(5))
+
+
+@pytest.mark.filterwarnings("default:the published photographs::")
+def test_drawn_frost_issues_a_warning(photographs, tmp_path, pictures):
+    (tmp_path / "imagecorruptions" / "frost" / weather._PICTURES[0]).unlink()
+    with pytest.warns(DataWarning, match="pip install"):
+        corrupt(pictures["cifar10-c"][:2], "frost", 1, "cifar10-c")
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "text"),
+    [
+        ("motion_blurr", "mnist-c", "did you mean 'motion_blur'"),
+        ("fog", "MNIST_C", "did you mean 'mnist-c'"),
+        ("frost", "mnist-c", "unknown corruption of MNIST-C 'frost'"),
+    ],
+)
+def test_unknown_names_are_rejected(pictures, name, family, text):
+    with pytest.raises(ValueError, match=text):
+        corrupt(pictures["mnist-c"], name, 1, family)
 
 
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        (lambda x: x.numpy(), TypeError, r"a ndarray; expected a torch.Tensor.*as_tensor"),
-        (lambda x: x.float() / 255, TypeError, r"torch.float32; expected torch.uint8.*round"),
-        (lambda x: x[:, 0], ValueError, r"\(24, 28, 28\);.*\(N, 1, 28, 28\).*unsqueeze\(1\)"),
-        (lambda x: x[0], ValueError, r"\(1, 28, 28\);.*unsqueeze"),
+        (lambda x: x.numpy(), TypeError, "a ndarray; expected a torch.uint8 tensor"),
+        (lambda x: x.float() / 255, TypeError, r"torch.float32; expected .*round"),
+        (lambda x: x[:, 0], ValueError, r"\(48, 28, 28\);.*\(N, 1, 28, 28\).*unsqueeze\(1\)"),
         (lambda x: x.permute(0, 2, 3, 1), ValueError, r"permute\(0, 3, 1, 2\)"),
-        (lambda x: x[..., :20], ValueError, r"\(24, 1, 28, 20\);.*resize"),
+        (lambda x: x[..., :20], ValueError, r"\(48, 1, 28, 20\);.*resize"),
         (lambda x: x.expand(-1, 3, -1, -1), ValueError, r"defined for \(N, 1, 28, 28\)"),
     ],
 )
-def test_wrong_images_are_refused(pictures, change, error, match):
+def test_wrong_images_are_rejected(pictures, change, error, match):
     with pytest.raises(error, match=match):
         corrupt(change(pictures["mnist-c"]), "fog", 1, "mnist-c")
 
 
-def test_wrong_severities_and_seeds_are_refused(pictures):
-    with pytest.raises(ValueError, match="severity 2 of fog; MNIST-C has 1, the only one"):
-        corrupt(pictures["mnist-c"], "fog", 2, "mnist-c")
-    with pytest.raises(ValueError, match="severity 0 of fog; CIFAR-10-C has 1 to 5"):
-        corrupt(pictures["cifar10-c"], "fog", 0, "cifar10-c")
-    with pytest.raises(ValueError, match="seed is -1; expected 0 or more"):
-        corrupt(pictures["mnist-c"], "fog", 1, "mnist-c", seed=-1)
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((2, "mnist-c"), "severity is 2; expected .* 1 to 1"),
+        ((0, "cifar10-c"), "severity is 0; expected .* 1 to 5"),
+        ((1, "mnist-c", -1), "seed is -1"),
+        ((1, "mnist-c", 0, -1), "first is -1"),
+    ],
+)
+def test_wrong_severities_and_seeds_are_rejected(pictures, arguments, text):
+    with pytest.raises(ValueError, match=text):
+        corrupt(pictures[arguments[1]], "fog", *arguments)

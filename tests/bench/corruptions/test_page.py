@@ -9,12 +9,12 @@ from daedl_bench.corruptions import FAMILIES, contact_sheet, markdown
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def test_the_page_is_up_to_date():
+def test_page_is_up_to_date():
     page = (DOCS / "corruptions.md").read_text("utf-8")
-    assert page == markdown(), "write docs/corruptions.md again: its first lines say how"
+    assert page == markdown(), "write docs/corruptions.md again, as its first lines say"
 
 
-def test_the_page_names_every_corruption_and_its_pictures_exist():
+def test_page_lists_every_corruption_and_its_pictures_exist():
     for key, kind in FAMILIES.items():
         for name in kind.corruptions:
             assert f"| `{name}` |" in markdown()
@@ -23,8 +23,9 @@ def test_the_page_names_every_corruption_and_its_pictures_exist():
         assert (DOCS / picture).stat().st_size < 400_000
 
 
+@pytest.mark.filterwarnings("ignore:the published photographs::")
 @pytest.mark.parametrize(("family", "columns"), [("mnist-c", 2), ("cifar10-c", 6)])
-def test_a_contact_sheet_shows_all(pictures, family, columns):
+def test_contact_sheet_shows_every_corruption(pictures, family, columns):
     figure = contact_sheet(pictures[family][:2], family)
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == list(
@@ -36,6 +37,6 @@ def test_a_contact_sheet_shows_all(pictures, family, columns):
     assert (first == pictures[family][0, 0, :5, :5].numpy()).all()
 
 
-def test_a_contact_sheet_needs_images(pictures):
+def test_contact_sheet_needs_images(pictures):
     with pytest.raises(ValueError, match="images are empty; expected at least one"):
         contact_sheet(pictures["mnist-c"][:0], "mnist-c")

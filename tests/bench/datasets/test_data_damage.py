@@ -1,4 +1,4 @@
-"""Files damaged at every place, one at a time: they are read all the same, or named in the error."""
+"""Files damaged at every position in turn: the reader succeeds or names the file."""
 
 import gzip
 import io
@@ -14,14 +14,14 @@ from PIL import Image
 from scipy.io import savemat
 
 from daedl.data import read_images, read_npz
-from daedl_bench.datasets import cifar, corrupted, idx, svhn
 from daedl_bench.datasets.archives import extract
+from daedl_bench.datasets.formats import cifar, idx, npy, svhn
 
 LABELS = np.arange(3)
-# Partly random, partly not, so that packed there are bytes of every kind.
+# Partly random, partly constant, for literals and matches in compressed data.
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 6, 5, 3), dtype=np.uint8)
 PIXELS[1] = 7
-PLACES = 60  # at most, spread over the file
+POSITIONS = 60  # at most, spread over the file
 
 
 def in_memory(write: Callable[[io.BytesIO], object]) -> bytes:
@@ -42,7 +42,7 @@ def unpack(path: Path) -> None:
     try:
         extract(path, ["set/images", "set/labels"], root)
     except ValueError:
-        assert not list(root.iterdir())  # nothing half-written
+        assert not list(root.iterdir())  # no partial file
         raise
     for file in root.rglob("set/*"):
         file.unlink()
@@ -52,7 +52,7 @@ def unpack(path: Path) -> None:
 
 def read_corrupted(path: Path) -> None:
     np.save(path.parent / "labels.npy", LABELS)
-    corrupted.read(path, path.parent / "labels.npy")
+    npy.read([path, path.parent / "labels.npy"])
 
 
 MAT = {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((2, 1), np.uint8)}
@@ -65,7 +65,7 @@ READERS: dict[str, tuple[bytes, Callable[[Path], object]]] = {
     "fog.npy": (in_memory(lambda file: np.save(file, PIXELS)), read_corrupted),
     "test_32x32.mat": (
         in_memory(lambda file: savemat(file, MAT, do_compression=True)),
-        svhn.read,
+        lambda path: svhn.read([path]),
     ),
     "test_batch": (pickle.dumps(BATCH, protocol=4), lambda path: cifar.read([path])),
     "t10k-images-idx3-ubyte.gz": (
@@ -86,26 +86,26 @@ READERS: dict[str, tuple[bytes, Callable[[Path], object]]] = {
 
 @pytest.mark.parametrize("value", [0x00, 0x28, 0xFF], ids=hex)
 @pytest.mark.parametrize("name", READERS)
-def test_a_file_damaged_anywhere_is_read_or_named(tmp_path, name, value):
+def test_damaged_files_are_read_or_named(tmp_path, name, value):
     whole, read = READERS[name]
     path = tmp_path / name
-    told = []
-    for place in range(0, len(whole), -(-len(whole) // PLACES)):
-        path.write_bytes(whole[:place] + bytes([value]) + whole[place + 1 :])
+    messages = []
+    for position in range(0, len(whole), -(-len(whole) // POSITIONS)):
+        path.write_bytes(whole[:position] + bytes([value]) + whole[position + 1 :])
         try:
             read(path)
         except ValueError as error:
-            told.append(str(error))
-    assert told
-    assert all(str(path) in text for text in told)
+            messages.append(str(error))
+    assert messages
+    assert all(str(path) in text for text in messages)
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_file_cut_anywhere_is_named(tmp_path, name):
+def test_truncated_files_are_named(tmp_path, name):
     whole, read = READERS[name]
     path = tmp_path / name
-    # Pillow forgives a PNG the loss of its last bytes, which hold no pixels.
-    for length in range(0, len(whole) - 24, -(-len(whole) // PLACES)):
+    # Pillow accepts a PNG without its last bytes, which hold no pixels.
+    for length in range(0, len(whole) - 24, -(-len(whole) // POSITIONS)):
         path.write_bytes(whole[:length])
         with pytest.raises(ValueError, match="expected") as caught:
             read(path)

@@ -1,4 +1,4 @@
-"""The published files, where DAEDL_DATA names a folder that holds them."""
+"""The published files, if DAEDL_DATA names a folder with them."""
 
 import os
 import warnings
@@ -6,15 +6,15 @@ import warnings
 import pytest
 import torch
 
-from daedl.data import DataWarning
+from daedl.data import DataWarning, ImageSet
 from daedl_bench import datasets as data
 
 pytestmark = pytest.mark.skipif(not os.environ.get("DAEDL_DATA"), reason="DAEDL_DATA is not set")
 
 
-def loaded(name: str, split: str) -> data.ImageSet:
+def load(name: str, split: str) -> ImageSet:
     if not data.present(name, split):
-        pytest.skip(f"{name}, {split} is not there")
+        pytest.skip(f"{name}, {split} is not available")
     return data.load(name, split, download=False)
 
 
@@ -31,21 +31,21 @@ def loaded(name: str, split: str) -> data.ImageSet:
         ("mnist-c/zigzag", "test", 10_000, [7, 2, 1, 0, 4]),
     ],
 )
-def test_published_sets_are_what_they_are_known_to_be(name, split, number, first):
-    """A checksum that differs would be a warning, which is an error here."""
-    found = loaded(name, split)
-    assert len(found) == number
-    assert found.labels[:5].tolist() == first
-    assert found.labels.unique().tolist() == list(range(10))
+def test_published_datasets_have_the_known_labels(name, split, number, first):
+    """A different checksum would issue a warning, which is an error in tests."""
+    loaded = load(name, split)
+    assert len(loaded) == number
+    assert loaded.labels[:5].tolist() == first
+    assert loaded.labels.unique().tolist() == list(range(10))
 
 
-def test_cifar100_has_a_hundred_classes_of_equal_size():
+def test_cifar100_has_100_balanced_classes():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # a file put together anew is fine
-        found = loaded("cifar100", "test")
-    assert torch.bincount(found.labels).tolist() == [100] * 100
-    assert found.class_names is not None
-    assert found.class_names[:2] == ("apple", "aquarium_fish")
+        warnings.simplefilter("ignore", DataWarning)  # a rebuilt file is accepted
+        loaded = load("cifar100", "test")
+    assert torch.bincount(loaded.labels).tolist() == [100] * 100
+    assert loaded.class_names is not None
+    assert loaded.class_names[:2] == ("apple", "aquarium_fish")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_cifar100_has_a_hundred_classes_of_equal_size():
         ("cifar10", [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
     ],
 )
-def test_moments_are_the_published_ones(name, mean, std):
-    found = loaded(name, "train").mean_and_std()
-    assert found[0] == pytest.approx(mean, abs=1e-4)
-    assert found[1] == pytest.approx(std, abs=1e-4)
+def test_moments_match_the_published_ones(name, mean, std):
+    loaded = load(name, "train").mean_and_std()
+    assert loaded[0] == pytest.approx(mean, abs=1e-4)
+    assert loaded[1] == pytest.approx(std, abs=1e-4)

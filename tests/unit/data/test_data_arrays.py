@@ -1,4 +1,4 @@
-"""Arrays in files: .npz, and the corrupted sets' .npy."""
+"""Arrays in .npz files."""
 
 import io
 import zipfile
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from daedl.data import read_npz
-from daedl_bench.datasets import corrupted
 
 GREY = np.random.default_rng(0).integers(0, 256, (10, 6, 5), dtype=np.uint8)
 COLOUR = np.random.default_rng(1).integers(0, 256, (10, 6, 5, 3), dtype=np.uint8)
@@ -140,42 +139,3 @@ def test_other_arrays_of_an_npz_are_not_looked_at(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, images=COLOUR, labels=LABELS, notes=np.array([{}]))
     assert len(read_npz(path)) == 10
-
-
-def test_severities_follow_each_other(tmp_path):
-    images, labels = tmp_path / "fog.npy", tmp_path / "labels.npy"
-    np.save(images, COLOUR)
-    np.save(labels, LABELS.astype(np.uint8))
-    for severity in range(1, 6):
-        pixels, targets = corrupted.read(images, labels, severity)
-        assert targets.tolist() == [2 * severity - 2, 2 * severity - 1]
-        expected = COLOUR[2 * severity - 2 : 2 * severity].transpose(0, 3, 1, 2)
-        assert np.array_equal(pixels.numpy(), expected)
-    assert len(corrupted.read(images, labels)[0]) == 10
-    np.save(images, COLOUR[:9])
-    for severity, text in ((1, "five severities"), (None, "9 images but .* 10 labels")):
-        with pytest.raises(ValueError, match=text) as caught:
-            corrupted.read(images, labels, severity)
-        assert str(images) in str(caught.value)
-        assert str(labels) in str(caught.value)
-
-
-def test_npy_with_objects_or_cut_short_is_named(tmp_path):
-    images, labels = tmp_path / "fog.npy", tmp_path / "labels.npy"
-    np.save(labels, LABELS)
-    np.save(images, np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"fog.npy is damaged"):
-        corrupted.read(images, labels)
-    np.save(images, COLOUR)
-    images.write_bytes(images.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"fog.npy is damaged"):
-        corrupted.read(images, labels)
-
-
-@pytest.mark.parametrize("shape", [(1 << 10, 1 << 10, 1 << 10), (1 << 40, 28, 28), (1 << 62, 4, 4)])
-def test_an_npy_that_announces_more_than_it_holds_takes_no_memory(tmp_path, shape, little_memory):
-    images, labels = tmp_path / "fog.npy", tmp_path / "labels.npy"
-    np.save(labels, LABELS)
-    images.write_bytes(header(shape) + bytes(10))
-    with little_memory(), pytest.raises(ValueError, match=r"fog.npy is damaged"):
-        corrupted.read(images, labels)

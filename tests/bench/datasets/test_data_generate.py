@@ -1,4 +1,4 @@
-"""Written sets: the published layout, whole or not at all, gone on with after an interruption."""
+"""Generated datasets: the published layout, atomic files, continuation after an interruption."""
 
 import json
 import zipfile
@@ -9,19 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from daedl_bench.corruptions import CIFAR10_C, corrupt, generate
+from daedl_bench.corruptions import CIFAR10_C, corrupt
+from daedl_bench.datasets import generate
 
 NAMES = ["shot_noise", "stripe", "scale"]
 LABELS = torch.tensor([3, 1, 4, 1])
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:the published photographs::")
+
+
 @pytest.fixture
-def digits(pictures):
-    return pictures["mnist-c"][:4]
+def digits(files):
+    return torch.from_numpy(files.pixels[:4, None])
 
 
 def everything(folder):
-    """Contents and times of all files below `folder`, but for locks."""
+    """Contents and times of all files below `folder`, except locks."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
     return {
         str(each.relative_to(folder)): (each.read_bytes(), each.stat().st_mtime_ns)
@@ -29,7 +33,7 @@ def everything(folder):
     }
 
 
-def test_mnist_c_is_laid_out_as_published(tmp_path, digits):
+def test_mnist_c_has_the_published_layout(tmp_path, digits):
     home = generate(digits, LABELS, tmp_path / "data", "mnist-c", NAMES, seed=3, progress=False)
     assert home == tmp_path / "data" / "mnist_c"
     assert set(everything(home)) == {"generated.json"} | {
@@ -46,24 +50,24 @@ def test_mnist_c_is_laid_out_as_published(tmp_path, digits):
     assert (record["seed"], record["names"]) == (3, sorted(NAMES))
 
 
-def test_cifar10_c_is_laid_out_as_published(tmp_path, pictures):
-    images = pictures["cifar10-c"][:2]
+def test_cifar10_c_has_the_published_layout(tmp_path):
+    images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
     home = generate(images, torch.tensor([7, 9]), tmp_path, "cifar10-c", progress=False)
     assert home == tmp_path / "CIFAR-10-C"
     names = {"labels", *CIFAR10_C.corruptions}
     assert set(everything(home)) == {"generated.json"} | {f"{name}.npy" for name in names}
     assert np.load(home / "labels.npy").tolist() == [7, 9] * 5
     for name in CIFAR10_C.corruptions:
-        made = np.load(home / f"{name}.npy")
-        assert (made.dtype, made.shape) == (np.uint8, (10, 32, 32, 3))
+        levels = np.load(home / f"{name}.npy")
+        assert (levels.dtype, levels.shape) == (np.uint8, (10, 32, 32, 3))
     fog = np.load(home / "fog.npy").reshape(5, 2, 32, 32, 3)
     for severity in (1, 5):
         ours = corrupt(images, "fog", severity, "cifar10-c").permute(0, 2, 3, 1)
         assert np.array_equal(fog[severity - 1], ours.numpy())
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, digits):
-    # A file in the place of the second corruption's folder stops the run there.
+def test_interrupted_run_continues_where_it_stopped(tmp_path, digits):
+    # A file in place of the second corruption's folder stops the run there.
     home = tmp_path / "mnist_c"
     home.mkdir()
     obstacle = home / "stripe"
@@ -89,7 +93,7 @@ def test_a_second_run_changes_nothing(tmp_path, digits):
     assert everything(home) == before
 
 
-def test_files_of_others_are_kept_and_not_claimed(tmp_path, digits):
+def test_published_files_are_kept_and_not_recorded(tmp_path, digits):
     theirs = tmp_path / "mnist_c" / "stripe" / "test_images.npy"
     theirs.parent.mkdir(parents=True)
     np.save(theirs, np.zeros((4, 28, 28, 1), dtype=np.uint8))
@@ -99,9 +103,9 @@ def test_files_of_others_are_kept_and_not_claimed(tmp_path, digits):
     assert "stripe" not in json.loads((home / "generated.json").read_text())["names"]
 
 
-def test_another_seed_or_other_images_do_not_mix(tmp_path, digits):
+def test_other_seeds_and_images_are_rejected(tmp_path, digits):
     generate(digits, LABELS, tmp_path, "mnist-c", NAMES[:1], progress=False)
-    with pytest.raises(ValueError, match=r"seed 0.*expected mnist-c, 1.*choose another folder"):
+    with pytest.raises(ValueError, match=r"'seed': 0.*expected .*'seed': 1.*choose another folder"):
         generate(digits, LABELS, tmp_path, "mnist-c", NAMES, seed=1, progress=False)
     with pytest.raises(ValueError, match="the same images"):
         generate(255 - digits, LABELS, tmp_path, "mnist-c", NAMES, progress=False)
@@ -119,18 +123,18 @@ def break_header(file):
 @pytest.mark.parametrize(
     ("spoil", "match"),
     [
-        (zip_it, "is no whole .npy file"),
-        (break_header, "is no whole .npy file"),
-        (lambda file: file.write_bytes(file.read_bytes()[:1000]), "is no whole .npy file"),
-        (lambda file: file.write_bytes(b"not numbers"), "is no whole .npy file"),
-        (lambda file: file.write_bytes(b""), "is no whole .npy file"),
+        (zip_it, "test_images.npy is damaged"),
+        (break_header, "test_images.npy is damaged"),
+        (lambda file: file.write_bytes(file.read_bytes()[:1000]), "test_images.npy is damaged"),
+        (lambda file: file.write_bytes(b"not numbers"), "test_images.npy is damaged"),
+        (lambda file: file.write_bytes(b""), "test_images.npy is damaged"),
         (lambda file: np.save(file, np.zeros((9, 28, 28, 1), dtype=np.uint8)), r"shape \(9, 28"),
         (lambda file: np.save(file, np.zeros((4, 28, 28, 1))), "holds float64"),
         (lambda file: np.save(file.with_name("test_labels.npy"), [0, 0, 0, 0]), "other labels"),
         (lambda file: (file.parents[1] / "generated.json").write_text("{"), "is damaged"),
     ],
 )
-def test_damaged_files_are_named_and_left_alone(tmp_path, digits, spoil, match):
+def test_damaged_files_are_named_and_not_modified(tmp_path, digits, spoil, match):
     home = generate(digits, LABELS, tmp_path, "mnist-c", NAMES[:1], progress=False)
     spoil(home / "shot_noise" / "test_images.npy")
     before = everything(home)
@@ -143,21 +147,23 @@ def test_damaged_files_are_named_and_left_alone(tmp_path, digits, spoil, match):
 @pytest.mark.parametrize(
     ("labels", "error", "match"),
     [
-        (LABELS[:3], ValueError, r"shape \(3,\) for 4 images; expected one label an image"),
+        (LABELS[:3], ValueError, r"shape \(3,\) for 4 images; expected one label per"),
         (LABELS.float(), TypeError, r"labels are torch.float32; expected.*long\(\)"),
         ([3, 1, 4, 1], TypeError, "labels are a list"),
-        (LABELS + 255, ValueError, "labels run from 256 to 259"),
+        (LABELS + 255, ValueError, "labels range from 256 to 259"),
     ],
 )
-def test_wrong_labels_are_refused(tmp_path, digits, labels, error, match):
+def test_wrong_labels_are_rejected(tmp_path, digits, labels, error, match):
     with pytest.raises(error, match=match):
         generate(digits, labels, tmp_path / "new", "mnist-c", NAMES, progress=False)
     assert not (tmp_path / "new").exists()
 
 
-def test_wrong_names_and_places_are_refused(tmp_path, digits):
+def test_wrong_names_and_folders_are_rejected(tmp_path, digits):
     with pytest.raises(ValueError, match="did you mean 'stripe'"):
         generate(digits, LABELS, tmp_path, "mnist-c", ["stripes"], progress=False)
+    with pytest.raises(ValueError, match="names are empty"):
+        generate(digits, LABELS, tmp_path, "mnist-c", [], progress=False)
     with pytest.raises(TypeError, match=r"pass \['stripe'\]"):
         generate(digits, LABELS, tmp_path, "mnist-c", "stripe", progress=False)
     assert not list(tmp_path.iterdir())
@@ -171,12 +177,12 @@ def test_progress_is_shown(tmp_path, digits, capsys):
     assert "MNIST-C shot_noise" in capsys.readouterr().out
 
 
-def test_runs_side_by_side_record_what_each_made(tmp_path, digits):
+def test_concurrent_runs_record_all_corruptions(tmp_path, digits):
     with ThreadPoolExecutor() as pool:
         parts = (["scale"], ["stripe"], ["fog"], ["rotate"])
-        made = [
+        runs = [
             pool.submit(generate, digits, LABELS, tmp_path, "mnist-c", names, progress=False)
             for names in parts
         ]
-    record = json.loads((made[0].result() / "generated.json").read_text())
+    record = json.loads((runs[0].result() / "generated.json").read_text())
     assert record["names"] == ["fog", "rotate", "scale", "stripe"]
