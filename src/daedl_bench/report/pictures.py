@@ -1,0 +1,253 @@
+"""Pictures of the report, from rows and from predictions of networks in the cache."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pandas import DataFrame
+from torch import Tensor
+
+from daedl import figures
+from daedl.prediction import Prediction
+from daedl_bench.cell import Cell, Load
+from daedl_bench.datasets import corrupted_sets
+from daedl_bench.report import names, plots, specs
+from daedl_bench.report.recommendation import Recommendation
+from daedl_bench.report.summary import Results
+from daedl_bench.spec import Experiment, Protocol
+from daedl_bench.store import Store
+
+# The paper's four figures, from left to right and from top to bottom.
+FOUR = [(score, metric) for score in ("aleatoric", "epistemic") for metric in ("aupr", "auroc")]
+NOT_RUN = "Not run. This command runs it:"
+WIDE, NARROW = 5, 2  # panels per row in the grid of corruptions
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG file; `narrow` replaces it on narrow screens, where it would be too small to read."""
+
+    name: str
+    caption: str
+    data: bytes
+    narrow: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Pictures under a heading, notes on pictures that are missing, and the command for those."""
+
+    title: str
+    pictures: Sequence[Picture] = ()
+    notes: Sequence[str] = ()
+    command: str = ""
+
+
+def of_recommendation(chosen: Recommendation) -> Picture:
+    """The AUPR of every method on each OOD set."""
+    caption = f"{chosen.title}: OOD detection by the better of a method's two scores; further left is better."
+    data = figures.png(plots.aupr_gaps(chosen.detection))
+    return Picture(f"choice-{chosen.protocol}", caption, data)
+
+
+def of_networks(results: Results, cache: Path, load: Load) -> list[Gallery]:
+    """Curves, density scores and reliability for every protocol, from networks in the folder `cache`.
+
+    Nothing is trained: a gallery names the networks that are missing and the command that trains them.
+    """
+    protocols = results.catalogue.protocols.values()
+    return [_protocol_gallery(each, results, cache, load) for each in protocols]
+
+
+def of_corruptions(results: Results) -> list[Gallery]:
+    """Metrics per corruption, from rows, for every experiment with corruptions and its protocols."""
+    return [
+        _corruption_gallery(experiment, short, protocol, results)
+        for experiment in results.catalogue.experiments.values()
+        for short, protocol in experiment.protocols.items()
+        if experiment.shift
+    ]
+
+
+def _protocol_gallery(protocol: Protocol, results: Results, cache: Path, load: Load) -> Gallery:
+    title = f"{names.dataset(protocol.data)}, {names.protocol(protocol.name, protocol.data)}"
+    chosen = specs.ood_experiment(results.catalogue, protocol)
+    if chosen is None:
+        return Gallery(title, notes=["No experiment has OOD sets for it."])
+    experiment, short = chosen
+    seed, cells = _cached(protocol, experiment, results, cache, load)
+    predictions, targets, notes = _predict(cells, experiment)
+    pictures = [] if targets is None else list(_draw(protocol.name, predictions, targets))
+    if cells:
+        title += f", seed {seed}"
+    lacking = [label for label in experiment.drawn if label not in cells]
+    if not lacking:
+        return Gallery(title, pictures, notes)
+    command = specs.command(experiment.name, short, ",".join(lacking), str(seed))
+    if protocol.name not in results.protocols:
+        return Gallery(title, pictures, [*notes, NOT_RUN], command)
+    reason = (
+        f"Not drawn, as their networks are not in the cache: {', '.join(map(names.method, lacking))}. "
+        if cells
+        else "No pictures: they are drawn from trained networks in the folder --cache, which contains none "
+        "of this protocol. "
+    )
+    notes.append(f"{reason}This command trains them:")
+    return Gallery(title, pictures, notes, f"{command} --networks")
+
+
+def _cached(
+    protocol: Protocol, experiment: Experiment, results: Results, cache: Path, load: Load
+) -> tuple[int, dict[str, Cell]]:
+    """The seed with the most trained networks in the cache, and its trained cells by method."""
+    store, catalogue = Store(cache, reading=True), results.catalogue
+    methods = {label: catalogue.method(label, protocol) for label in experiment.drawn}
+    seeds = results.frame.loc[results.frame["protocol"] == protocol.name, "seed"].unique()
+    trained: dict[int, dict[str, Cell]] = {}
+    for seed in map(int, sorted(seeds) or [0]):
+        cells = {label: Cell(protocol, each, seed, load, store) for label, each in methods.items()}
+        trained[seed] = {label: cell for label, cell in cells.items() if cell.trained}
+    return max(trained.items(), key=lambda item: len(item[1]))
+
+
+def _predict(
+    cells: Mapping[str, Cell], experiment: Experiment
+) -> tuple[dict[str, dict[str, Prediction]], Tensor | None, list[str]]:
+    """Predictions by dataset, the test set first, and method; the test targets; and notes on failures."""
+    found: dict[str, dict[str, Prediction]] = {n: {} for n in (experiment.test, *experiment.ood)}
+    targets, notes = None, []
+    for label, cell in cells.items():
+        for name, predictions in found.items():
+            try:
+                predictions[label], labels = cell.predict(name)
+            except (OSError, ValueError) as error:
+                missing = "its outputs are not in the cache, and its images not in the data folder"
+                reason = missing if isinstance(error, FileNotFoundError) else str(error)
+                notes.append(
+                    f"{names.method(label)} on {names.dataset(name)} is left out: {reason}."
+                )
+                if name == experiment.test:
+                    break
+            else:
+                targets = labels if name == experiment.test else targets
+    return found, targets, notes
+
+
+def _draw(
+    stem: str, predictions: Mapping[str, Mapping[str, Prediction]], targets: Tensor
+) -> Iterator[Picture]:
+    """Curves per OOD set, density scores per method, and the reliability diagram."""
+    (test, inside), *others = predictions.items()
+    known = names.dataset(test)
+    for name, outside in others:
+        if not outside:
+            continue
+        scores = {label: _uncertainties(inside[label], each) for label, each in outside.items()}
+        what = f"{known} test images against {names.dataset(name)}"
+        cut = "the y axis starts where its label says"
+        for kind, draw, words in (
+            ("roc", plots.roc_curves, f"ROC: {what}. The x axis is logarithmic; {cut}."),
+            ("pr", plots.precision_recall_curves, f"Precision and recall: {what}; {cut}."),
+        ):
+            yield Picture(f"{stem}-{kind}-{_file(name)}", words, figures.png(draw(scores)))
+    for label in inside:
+        scores_by_set = {
+            names.dataset(name) + (" test" if name == test else ""): each[label].density_score
+            for name, each in predictions.items()
+            if label in each
+        }
+        present = {name: each for name, each in scores_by_set.items() if each is not None}
+        if present:
+            caption = (
+                f"Density scores s of {names.method(label)}, by which the logits are multiplied."
+            )
+            data = figures.png(figures.density_histogram(present))
+            yield Picture(f"{stem}-density-{_file(label)}", caption, data)
+    caption = (
+        f"Reliability on {known} test images: calibrated confidences lie on the dashed line. Large markers "
+        "are bins of many images; bins of fewer than five are left out."
+    )
+    data = figures.png(figures.reliability_diagram(inside, targets))
+    yield Picture(f"{stem}-reliability", caption, data)
+
+
+def _uncertainties(inside: Prediction, outside: Prediction) -> plots.Uncertainties:
+    """Epistemic uncertainties, or aleatoric ones of a method without."""
+    if inside.epistemic is None or outside.epistemic is None:
+        return plots.Uncertainties(inside.aleatoric, outside.aleatoric, "aleatoric")
+    return plots.Uncertainties(inside.epistemic, outside.epistemic, "epistemic")
+
+
+def _corruption_gallery(
+    experiment: Experiment, short: str, protocol: Protocol, results: Results
+) -> Gallery:
+    """The pictures of one family of corruptions under one protocol."""
+    family = experiment.shift
+    title = f"{names.dataset(family)}, {names.protocol(protocol.name, protocol.data)}"
+    found = _shift(family, experiment.drawn, protocol.name, results)
+    if found.empty:
+        command = specs.command(experiment.name, short, ",".join(experiment.methods))
+        return Gallery(title, notes=[NOT_RUN], command=command)
+    draw = _draw_severities if found["severity"].notna().any() else _draw_corruptions
+    return Gallery(title, list(draw(f"{protocol.name}-{family}", family, found)))
+
+
+def _shift(family: str, drawn: Sequence[str], protocol: str, results: Results) -> DataFrame:
+    """Metrics of shift detection by corruption ("" for the mean over corruptions) and severity."""
+    sets = [
+        {
+            "data": name,
+            "corruption": "" if name == group else name.split("/")[1],
+            "severity": severity,
+        }
+        for group, members in corrupted_sets(family).items()
+        for severity in [int(group.rpartition("/")[2]) if "/" in group else None]
+        for name in (group, *members)
+    ]
+    found = results.summary.query("protocol == @protocol and task == 'shift' and n > 0")
+    methods = [each for each in results.methods(protocol) if each in drawn]
+    labels = DataFrame({"method": methods}, dtype=str)
+    columns = DataFrame(sets, columns=["data", "corruption", "severity"])
+    return labels.merge(columns, how="cross").merge(found, on=["method", "data"])
+
+
+def _draw_corruptions(stem: str, family: str, found: DataFrame) -> Iterator[Picture]:
+    """One picture per score: the AUPR of every corruption."""
+    for score in ("aleatoric", "epistemic"):
+        values = found[(found["score"] == score) & (found["metric"] == "aupr")]
+        if not values.empty:
+            label = _label(score, "aupr")
+            words = f"{names.dataset(family)}: {label}, each corruption; bars are one standard deviation."
+            data = figures.png(plots.corruption_dots(values[values["corruption"] != ""], label))
+            yield Picture(f"{stem}-{score}-aupr", words, data)
+
+
+def _draw_severities(stem: str, _: str, found: DataFrame) -> Iterator[Picture]:
+    """The paper's figures: means over corruptions against severity, and one panel per corruption."""
+    is_mean = found["corruption"] == ""
+    count = found.loc[~is_mean, "corruption"].nunique()
+    chosen = {key: (found["score"] == key[0]) & (found["metric"] == key[1]) for key in FOUR}
+    for (score, metric), mask in chosen.items():
+        if (mask & is_mean).any():
+            label = _label(score, metric)
+            data = figures.png(plots.severity_lines(found[mask & is_mean], label))
+            words = f"{label}, mean over {count} corruptions; bands are one standard deviation."
+            yield Picture(f"{stem}-{score}-{metric}", words, data)
+    for (score, metric), mask in chosen.items():
+        if (mask & ~is_mean).any():
+            label = _label(score, metric)
+            wide, narrow = (
+                figures.png(plots.corruption_grid(found[mask & ~is_mean], label, columns))
+                for columns in (WIDE, NARROW)
+            )
+            words = f"{label}, each of {count} corruptions against its severity."
+            yield Picture(f"{stem}-grid-{score}-{metric}", words, wide, narrow)
+
+
+def _label(score: str, metric: str) -> str:
+    return f"{names.METRICS[metric]} × 100 by {score} uncertainty"
+
+
+def _file(name: str) -> str:
+    """A name that can be part of a file name."""
+    return name.replace("/", "-").replace("+", "-")
