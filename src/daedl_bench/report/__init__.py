@@ -68,7 +68,6 @@ MOONS = (
 def gather(results: Results) -> dict[str, Any]:
     """Everything that the template shows, from rows alone."""
     compared = paper_tables.compare(results)
-    chosen = recommendation.recommendations(results)
     methods = results.catalogue.methods
     return {
         "tally": paper_tables.tally(compared),
@@ -79,8 +78,8 @@ def gather(results: Results) -> dict[str, Any]:
             for label in methods
             if results.canonical(label) != label
         ],
-        "recommendations": [(each, pictures.of_recommendation(each)) for each in chosen],
-        "paper_tables": list(paper_tables.tables(compared, results)),
+        "recommendations": recommendation.recommendations(results),
+        "paper_tables": paper_tables.tables(compared, results),
         "moons": tables.moons_table(results),
         "claims": _claims(results),
         "metrics": {each: tables.metric_tables(results, each) for each in results.protocols},
@@ -95,16 +94,14 @@ def gather(results: Results) -> dict[str, Any]:
 
 def _run(protocol: str, results: Results) -> dict[str, str]:
     """What was run under `protocol`, and with which versions."""
-    rows = results.frame[results.frame["protocol"] == protocol]
+    rows = results.under(protocol)
     catalogue = results.catalogue
-    methods = results.methods(protocol)
-    settings = {label: specs.method_settings(catalogue, label, protocol) for label in methods}
     versions = "daedl " + rows["daedl"] + ", torch " + rows["torch"]
     made = {data.partition("/")[0] for data in rows.loc[rows["made"], "data"]}
     return {
         "protocol": protocol,
         "settings": specs.protocol_settings(catalogue.protocols.get(protocol)),
-        "table": tables.run_table(results, protocol, settings),
+        "table": tables.run_table(results, protocol),
         "commits": ", ".join(sorted(rows["commit"].unique())),
         "threads": ", ".join(map(str, sorted(rows["threads"].unique()))),
         "versions": ", ".join(sorted(versions.unique())),
@@ -114,15 +111,11 @@ def _run(protocol: str, results: Results) -> dict[str, str]:
 
 def _claims(results: Results) -> dict[str, bool]:
     """The claims of the paper's figure of two moons, and whether the rows support them."""
-    moons = results.frame[results.frame["experiment"] == two_moons.NAME]
-    complete = {"far", "test"} <= set(
-        moons.query("method == 'daedl' and task == 'uncertainty'")["data"]
-    )
-    if not complete:
-        return {}
-    current = set(moons["spec"])
-    of_moons = [row for row in results.rows if row.experiment == two_moons.NAME]
-    return two_moons.checks([row for row in of_moons if row.spec in current])
+    moons = results.under("")
+    measured = set(moons.query("method == 'daedl' and task == 'uncertainty'")["data"])
+    current = {(two_moons.NAME, spec) for spec in moons["spec"].unique()}
+    rows = [row for row in results.rows if (row.experiment, row.spec) in current]
+    return two_moons.checks(rows) if measured >= {"far", "test"} else {}
 
 
 def _findings(path: Path) -> str:
@@ -135,5 +128,5 @@ def _pictures(content: dict[str, Any]) -> dict[str, Picture]:
     """All pictures by name."""
     galleries = [*content["networks"], *content["corruptions"]]
     shown = [picture for gallery in galleries for picture in gallery.pictures]
-    shown += [picture for _, picture in content["recommendations"]]
+    shown += [each.picture for each in content["recommendations"]]
     return {each.name: each for each in [*shown, content["moons_picture"]] if each is not None}

@@ -12,15 +12,14 @@ from daedl.prediction import Prediction
 from daedl_bench.cell import Cell, Load
 from daedl_bench.datasets import corrupted_sets
 from daedl_bench.report import names, plots, specs
-from daedl_bench.report.recommendation import Recommendation
 from daedl_bench.report.summary import Results
 from daedl_bench.spec import Experiment, Protocol
 from daedl_bench.store import Store
 
-# The paper's four figures, from left to right and from top to bottom.
-FOUR = [(score, metric) for score in ("aleatoric", "epistemic") for metric in ("aupr", "auroc")]
+SCORES, METRICS = ("aleatoric", "epistemic"), ("aupr", "auroc")  # of the paper's figures
 NOT_RUN = "Not run. This command runs it:"
 WIDE, NARROW = 5, 2  # panels per row in the grid of corruptions
+PANEL = 2.3, 1.9  # inches (chosen)
 
 
 @dataclass(frozen=True)
@@ -35,19 +34,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures under a heading, notes on pictures that are missing, and the command for those."""
+    """Pictures under a heading, and notes in Markdown on pictures that are missing."""
 
     title: str
     pictures: Sequence[Picture] = ()
     notes: Sequence[str] = ()
-    command: str = ""
-
-
-def of_recommendation(chosen: Recommendation) -> Picture:
-    """The AUPR of every method on each OOD set."""
-    caption = f"{chosen.title}: OOD detection by the better of a method's two scores; further left is better."
-    data = figures.png(plots.aupr_gaps(chosen.detection))
-    return Picture(f"choice-{chosen.protocol}", caption, data)
 
 
 def of_networks(results: Results, cache: Path, load: Load) -> list[Gallery]:
@@ -78,31 +69,28 @@ def _protocol_gallery(protocol: Protocol, results: Results, cache: Path, load: L
     seed, cells = _cached(protocol, experiment, results, cache, load)
     predictions, targets, notes = _predict(cells, experiment)
     pictures = [] if targets is None else list(_draw(protocol.name, predictions, targets))
-    if cells:
-        title += f", seed {seed}"
+    title += f", seed {seed}" if cells else ""
     lacking = [label for label in experiment.drawn if label not in cells]
     if not lacking:
         return Gallery(title, pictures, notes)
     command = specs.command(experiment.name, short, ",".join(lacking), str(seed))
     if protocol.name not in results.protocols:
-        return Gallery(title, pictures, [*notes, NOT_RUN], command)
-    reason = (
-        f"Not drawn, as their networks are not in the cache: {', '.join(map(names.method, lacking))}. "
-        if cells
-        else "No pictures: they are drawn from trained networks in the folder --cache, which contains none "
-        "of this protocol. "
-    )
-    notes.append(f"{reason}This command trains them:")
-    return Gallery(title, pictures, notes, f"{command} --networks")
+        return Gallery(title, pictures, [*notes, NOT_RUN, f"    {command}"])
+    listed = ", ".join(map(names.method, lacking))
+    notes += [
+        f"Not drawn, as their networks are not in the folder --cache: {listed}. This command trains them:",
+        f"    {command} --networks",
+    ]
+    return Gallery(title, pictures, notes)
 
 
 def _cached(
     protocol: Protocol, experiment: Experiment, results: Results, cache: Path, load: Load
 ) -> tuple[int, dict[str, Cell]]:
     """The seed with the most trained networks in the cache, and its trained cells by method."""
-    store, catalogue = Store(cache, reading=True), results.catalogue
-    methods = {label: catalogue.method(label, protocol) for label in experiment.drawn}
-    seeds = results.frame.loc[results.frame["protocol"] == protocol.name, "seed"].unique()
+    store = Store(cache, reading=True)
+    methods = {label: results.catalogue.method(label, protocol) for label in experiment.drawn}
+    seeds = results.under(protocol.name)["seed"].unique()
     trained: dict[int, dict[str, Cell]] = {}
     for seed in map(int, sorted(seeds) or [0]):
         cells = {label: Cell(protocol, each, seed, load, store) for label, each in methods.items()}
@@ -187,9 +175,9 @@ def _corruption_gallery(
     found = _shift(family, experiment.drawn, protocol.name, results)
     if found.empty:
         command = specs.command(experiment.name, short, ",".join(experiment.methods))
-        return Gallery(title, notes=[NOT_RUN], command=command)
-    draw = _draw_severities if found["severity"].notna().any() else _draw_corruptions
-    return Gallery(title, list(draw(f"{protocol.name}-{family}", family, found)))
+        return Gallery(title, notes=[NOT_RUN, f"    {command}"])
+    drawn = _draw_corruptions(f"{protocol.name}-{family}", family, found)
+    return Gallery(title, sorted(drawn, key=lambda each: each.narrow is not None))
 
 
 def _shift(family: str, drawn: Sequence[str], protocol: str, results: Results) -> DataFrame:
@@ -204,7 +192,8 @@ def _shift(family: str, drawn: Sequence[str], protocol: str, results: Results) -
         for severity in [int(group.rpartition("/")[2]) if "/" in group else None]
         for name in (group, *members)
     ]
-    found = results.summary.query("protocol == @protocol and task == 'shift' and n > 0")
+    found = results.summaries(protocol).query("task == 'shift' and n > 0")
+    found = found[found["score"].isin(SCORES) & found["metric"].isin(METRICS)]
     methods = [each for each in results.methods(protocol) if each in drawn]
     labels = DataFrame({"method": methods}, dtype=str)
     columns = DataFrame(sets, columns=["data", "corruption", "severity"])
@@ -212,40 +201,31 @@ def _shift(family: str, drawn: Sequence[str], protocol: str, results: Results) -
 
 
 def _draw_corruptions(stem: str, family: str, found: DataFrame) -> Iterator[Picture]:
-    """One picture per score: the AUPR of every corruption."""
-    for score in ("aleatoric", "epistemic"):
-        values = found[(found["score"] == score) & (found["metric"] == "aupr")]
-        if not values.empty:
-            label = _label(score, "aupr")
-            words = f"{names.dataset(family)}: {label}, each corruption; bars are one standard deviation."
-            data = figures.png(plots.corruption_dots(values[values["corruption"] != ""], label))
-            yield Picture(f"{stem}-{score}-aupr", words, data)
+    """The AUPR of every corruption, for each score; for several severities the paper's figures.
 
-
-def _draw_severities(stem: str, _: str, found: DataFrame) -> Iterator[Picture]:
-    """The paper's figures: means over corruptions against severity, and one panel per corruption."""
-    is_mean = found["corruption"] == ""
-    count = found.loc[~is_mean, "corruption"].nunique()
-    chosen = {key: (found["score"] == key[0]) & (found["metric"] == key[1]) for key in FOUR}
-    for (score, metric), mask in chosen.items():
-        if (mask & is_mean).any():
-            label = _label(score, metric)
-            data = figures.png(plots.severity_lines(found[mask & is_mean], label))
+    These are means over corruptions against severity, and grids with one panel per corruption.
+    """
+    several = found["severity"].notna().any()
+    for key, values in found.groupby(["score", "metric"], sort=False):
+        score, metric = map(str, key)
+        name = f"{score}-{metric}"
+        label = f"{names.METRICS[metric]} × 100 by {score} uncertainty"
+        means, singles = (part for _, part in values.groupby(values["corruption"] != ""))
+        count = singles["corruption"].nunique()
+        if several:
             words = f"{label}, mean over {count} corruptions; bands are one standard deviation."
-            yield Picture(f"{stem}-{score}-{metric}", words, data)
-    for (score, metric), mask in chosen.items():
-        if (mask & ~is_mean).any():
-            label = _label(score, metric)
+            yield Picture(f"{stem}-{name}", words, figures.png(plots.severity_lines(means, label)))
+            words = f"{label}, each of {count} corruptions against its severity."
             wide, narrow = (
-                figures.png(plots.corruption_grid(found[mask & ~is_mean], label, columns))
+                figures.png(plots.severity_lines(singles, label, columns, PANEL))
                 for columns in (WIDE, NARROW)
             )
-            words = f"{label}, each of {count} corruptions against its severity."
-            yield Picture(f"{stem}-grid-{score}-{metric}", words, wide, narrow)
-
-
-def _label(score: str, metric: str) -> str:
-    return f"{names.METRICS[metric]} × 100 by {score} uncertainty"
+            yield Picture(f"{stem}-grid-{name}", words, wide, narrow)
+        elif metric == "aupr":
+            words = f"{names.dataset(family)}: {label}, each corruption; bars are one standard deviation."
+            yield Picture(
+                f"{stem}-{name}", words, figures.png(plots.corruption_dots(singles, label))
+            )
 
 
 def _file(name: str) -> str:

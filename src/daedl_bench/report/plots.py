@@ -77,20 +77,17 @@ def precision_recall_curves(methods: Mapping[str, Uncertainties]) -> Figure:
     return figure
 
 
-def severity_lines(found: DataFrame, label: str) -> Figure:
-    """A metric times 100 against `severity`, one line per method, bands of one standard deviation."""
-    figure, axes = _panel()
-    _severities(axes, found)
-    axes.set(xlabel="severity", ylabel=label, xticks=sorted(found["severity"].unique()))
-    figures.legend(figure)
-    return figure
+def severity_lines(
+    found: DataFrame, label: str, columns: int = 1, panel: tuple[float, float] = (5.0, 3.0)
+) -> Figure:
+    """A metric times 100 against `severity`, one panel per `corruption`, `columns` panels per row.
 
-
-def corruption_grid(found: DataFrame, label: str, columns: int) -> Figure:
-    """`severity_lines` of every `corruption`, one small panel each, `columns` panels per row."""
-    panels = list(found.groupby("corruption", sort=False))
+    One line per method, with bands of one standard deviation; panels are `panel` inches large.
+    """
+    panels = list(found.sort_values("severity", kind="stable").groupby("corruption", sort=False))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(2.3 * columns, 1.9 * rows + 0.8), layout="constrained")
+    size = panel[0] * columns, panel[1] * rows + 0.8
+    figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     steps, spread = sorted(found["severity"].unique()), found["std"].fillna(0)
     low, high = 100 * (found["mean"] - spread).min(), 100 * (found["mean"] + spread).max()
@@ -103,7 +100,7 @@ def corruption_grid(found: DataFrame, label: str, columns: int) -> Figure:
             autoscale_on=False,
             xticks=steps,
         )
-        _severities(axes, lines)
+        _bands(axes, lines)
         axes.set_title(names.corruption(str(corruption)), fontsize=10)
         axes.tick_params(labelleft=place % columns == 0)
         axes.grid(alpha=0.25)
@@ -112,7 +109,7 @@ def corruption_grid(found: DataFrame, label: str, columns: int) -> Figure:
         axes.remove()
     figure.supxlabel("severity", fontsize=10)
     figure.supylabel(label, fontsize=10)
-    figures.legend(figure, columns)
+    figures.legend(figure, max(columns, 2))
     return figure
 
 
@@ -195,9 +192,9 @@ def _curve(axes: Axes, name: str, score: str, x: Array, y: Array, **options: Any
     axes.plot(x, y, linewidth=1.6, markersize=4.5, markevery=0.12, **options)
 
 
-def _severities(axes: Axes, found: DataFrame) -> None:
-    """One line per method over the severities."""
-    for name, line in found.sort_values("severity").groupby("method", sort=False):
+def _bands(axes: Axes, found: DataFrame) -> None:
+    """One line per method over the severities, which are sorted."""
+    for name, line in found.groupby("method"):
         colour, marker, style = figures.style(str(name))
         steps, mean = line["severity"].to_numpy(), 100 * line["mean"].to_numpy()
         std = 100 * line["std"].fillna(0).to_numpy()

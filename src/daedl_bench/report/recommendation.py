@@ -1,22 +1,22 @@
-"""Which method should I take? What each method costs and how well it does, from the rows alone."""
+"""Which method should I take? Costs and results of each method, from the rows alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from pandas import DataFrame, Series
 
-from daedl_bench.report import names, specs
+from daedl import figures
+from daedl_bench.report import names, plots, specs
+from daedl_bench.report.pictures import SCORES, Picture
 from daedl_bench.report.summary import Results
 from daedl_bench.report.tables import (
-    DASH,
     NOT_RUN,
     Column,
+    by_method,
     markdown,
-    seed_counts,
-    select,
-    texts,
+    method_lines,
+    sectioned,
 )
 
 BEST = "★"
@@ -26,28 +26,16 @@ OOD = {
     "mnist": ("kmnist", "fashion-mnist", "mnist-c"),
     "cifar10": ("cifar100", "svhn", "cifar10-c/3"),
 }
-KINDS = {
-    specs.POST_HOC: "no retraining",
-    specs.OWN: "own training, one pass",
-    specs.SEVERAL: "several passes",
-}
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The methods for one dataset.
+    """The methods for one dataset: what the best of each kind are best for, and tables by title."""
 
-    Attributes:
-        answers: per kind of method, what its best methods are best for.
-        tables: in Markdown, by title.
-        detection: the larger AUPR of the two scores, one row per method, one column per OOD set.
-    """
-
-    protocol: str
     title: str
     answers: list[str]
     tables: dict[str, str]
-    detection: DataFrame
+    picture: Picture
 
 
 def recommendations(results: Results) -> list[Recommendation]:
@@ -55,9 +43,7 @@ def recommendations(results: Results) -> list[Recommendation]:
     found = []
     for known in OOD:
         kinds = {
-            protocol: _kinds(protocol, known, results)
-            for protocol in results.protocols
-            if results.known(protocol) == known
+            p: _kinds(p, known, results) for p in results.protocols if results.known(p) == known
         }
         protocol = max(kinds, key=lambda each: len(kinds[each]), default="")
         if protocol and len(kinds[protocol]) >= FEWEST:
@@ -66,19 +52,19 @@ def recommendations(results: Results) -> list[Recommendation]:
 
 
 def tied(found: DataFrame) -> Series:
-    """Mark results within 2 standard deviations of the best in their column as tied with it.
+    """Mark results within 2 standard deviations of the best for their purpose as tied with it.
 
-    The deviation is the best result's own: with a result's own deviation an unstable method would be
-    marked where a better and more stable one is not. Results of a single seed are not considered where
-    others have more.
+    The deviation is the best result's: with a result's own deviation an unstable method would be marked
+    where a better and more stable one is not. Results of a single seed are not considered where others
+    have more.
     """
-    repeated = found["std"].notna()
-    considered = repeated | ~repeated.groupby(found["heading"]).transform("any")
+    purpose, repeated = found["purpose"], found["std"].notna()
+    considered = repeated | ~repeated.groupby(purpose).transform("any")
     sign = np.where(found["metric"].isin(names.SMALLER_IS_BETTER), -1, 1)
     value = (sign * found["mean"]).where(considered)
-    best = value.groupby(found["heading"]).transform("max")
-    allowed = found["std"].fillna(0).where(value == best).groupby(found["heading"])
-    result: Series = (best - value) <= 2 * allowed.transform("first")
+    best = value.groupby(purpose).transform("max")
+    allowed = 2 * found["std"].fillna(0).where(value == best).groupby(purpose).transform("first")
+    result: Series = best - value <= allowed
     return result
 
 
@@ -103,138 +89,129 @@ def _costs(known: str) -> list[Column]:
     ]
 
 
-def _quality(known: str) -> dict[Column, str]:
-    """Columns, and what methods with the best result are best for; columns of both scores are joined."""
+def _quality(known: str) -> list[Column]:
+    near, far, shift = OOD[known]
+    detection = (
+        ("near", near, "ood", "near OOD images"),
+        ("far", far, "ood", "far OOD images"),
+        ("shift", shift, "shift", "corrupted images"),
+    )
     accuracy = Column("accuracy ↑", known, "classification", "labels", "accuracy")
     ece = Column("ECE ↓", known, "calibration", "probs", "ece")
-    words = ("near", "near OOD images"), ("far", "far OOD images"), ("shift", "corrupted images")
-    return {accuracy: "accuracy", ece: "calibration"} | {
-        Column(
-            f"{which}: {names.dataset(data)}, AUPR ↑",
-            data,
-            "shift" if which == "shift" else "ood",
-            score,
-            "aupr",
-        ): purpose
-        for data, (which, purpose) in zip(OOD[known], words, strict=True)
-        for score in ("aleatoric", "epistemic")
-    }
+    return [
+        accuracy._replace(purpose="accuracy"),
+        ece._replace(purpose="calibration"),
+        *(
+            Column(
+                f"{name}: {names.dataset(data)}, AUPR ↑, {score}",
+                data,
+                task,
+                score,
+                "aupr",
+                purpose=purpose,
+            )
+            for name, data, task, purpose in detection
+            for score in SCORES
+        ),
+    ]
 
 
 def _recommendation(
     protocol: str, known: str, kinds: dict[str, str], results: Results
 ) -> Recommendation:
     columns, costs = _quality(known), _costs(known)
-    purposes = {column.heading: purpose for column, purpose in columns.items()}
-    found = select(columns, results, protocol)
-    found = found[found["method"].isin(list(kinds))].reset_index(drop=True)
-    found["text"] = texts(found)
+    found = by_method(results, protocol, _ordered(protocol, known, kinds, results), columns)
     found.loc[tied(found), "text"] += f" {BEST}"
-    larger = found.pivot_table(index="method", columns="data", values="mean", aggfunc="max")
-    detection = larger.reindex(index=list(kinds), columns=list(OOD[known]))
-    near = detection[OOD[known][0]].fillna(0)
-    order = list(near.sort_values(ascending=False, kind="stable").index)
-    counts = seed_counts(found)
-    labels = {m: names.method(m) + (f" ({counts[m]})" if counts.get(m, 0) else "") for m in order}
-    by_kind = {
-        kind: {method: labels[method] for method in order if kinds[method] == kind}
-        for kind in KINDS
-        if kind in kinds.values()
+    present = [kind for kind in specs.KINDS if kind in kinds.values()]
+    of_kind = {kind: found[found["method"].map(kinds) == kind] for kind in present}
+    title = f"{names.dataset(known)}, {names.protocol(protocol, known)}"
+    head = ["method (seeds)", *(each.heading for each in columns)]
+    lines = {kind: method_lines(each) for kind, each in of_kind.items()}
+    cost_head = ["method", "extra data", *(each.heading for each in costs)]
+    cost_lines = {
+        kind: _cost_lines(protocol, list(each["method"].unique()), costs, results)
+        for kind, each in of_kind.items()
     }
-    quality = {m: _quality_cells(m, columns, found, results, protocol) for m in order}
-    cost = {m: _cost_cells(m, costs, results, protocol) for m in order}
     return Recommendation(
-        protocol,
-        f"{names.dataset(known)}, {names.protocol(protocol, known)}",
-        [f"{kind}. {_answer(found, list(of), purposes)}." for kind, of in by_kind.items()],
+        title,
+        [f"{kind}. {_answer(each)}." for kind, each in of_kind.items()],
         {
-            "best methods": _leaders(found, by_kind, order, list(purposes)),
-            "results": _sections(list(purposes), by_kind, quality),
-            "costs": _sections(["extra data", *(each.heading for each in costs)], by_kind, cost),
+            "best methods": _leaders(of_kind | {"any": found}),
+            "results": sectioned(head, lines),
+            "costs": sectioned(cost_head, cost_lines),
         },
-        detection.loc[order].dropna(axis="columns", how="all").rename(columns=names.dataset),
+        _picture(f"choice-{protocol}", title, found[found["metric"] == "aupr"]),
     )
 
 
-def _quality_cells(
-    method: str, columns: Iterable[Column], found: DataFrame, results: Results, protocol: str
-) -> list[str]:
-    """One cell per heading: the results of its scores, the best of the column marked."""
-    of_method = found[found["method"] == method]
-    keys = zip(of_method["heading"], of_method["score"], strict=True)
-    shown = dict(zip(keys, of_method["text"], strict=True))
-    cells: dict[str, list[str]] = {}
-    for each in columns:
-        cells.setdefault(each.heading, []).append(shown.get((each.heading, each.score), DASH))
-    ran = {each.heading: results.has(protocol, method, each.data, each.task) for each in columns}
-    return [" / ".join(each) if ran[heading] else NOT_RUN for heading, each in cells.items()]
+def _ordered(protocol: str, known: str, methods: Iterable[str], results: Results) -> list[str]:
+    """Methods by their AUPR on the similar OOD set, by the better of their scores, the best first."""
+    found = results.summaries(protocol).query("metric == 'aupr'")
+    found = found[found["score"].isin(SCORES) & (found["data"] == OOD[known][0])]
+    best = found.groupby("method")["mean"].max()
+    return sorted(methods, key=lambda method: -best.get(method, 0.0))
 
 
-def _cost_cells(
-    method: str, columns: Sequence[Column], results: Results, protocol: str
-) -> list[str]:
-    """The extra data that the method needs, and means of its costs, which are never marked as best."""
+def _picture(name: str, title: str, found: DataFrame) -> Picture:
+    """The AUPR on each OOD set by the better of a method's scores."""
+    best = found.groupby(["method", "data"], sort=False)["mean"].max().unstack()
+    best = best.loc[found["method"].unique(), found["data"].unique()].dropna(axis=1, how="all")
+    figure = plots.aupr_gaps(best.rename(columns=names.dataset))
+    words = (
+        f"{title}: OOD detection by the better of a method's two scores; further left is better."
+    )
+    return Picture(name, words, figures.png(figure))
+
+
+def _cost_lines(
+    protocol: str, methods: Sequence[str], columns: Sequence[Column], results: Results
+) -> list[list[str]]:
+    """Means of the costs, which are never marked as best, and the extra data that the method needs."""
+    found = by_method(results, protocol, methods, columns)
+    measured = found[found["n"].notna()]
+    pairs = zip(measured["mean"], measured["digits"], strict=True)
+    found.loc[measured.index, "text"] = [f"{mean:,.{digits}f}" for mean, digits in pairs]
     chosen = results.catalogue.protocols.get(protocol)
-    cells = [results.catalogue.method(method, chosen).extra_data]
-    for each in columns:
-        summary = results.get(protocol, method, each.data, each.task, each.score, each.metric)
-        ran = results.has(protocol, method, each.data, each.task)
-        absent = DASH if ran else NOT_RUN
-        cells.append(absent if summary is None else f"{summary.mean:,.{each.digits}f}")
-    return cells
+    extra = [results.catalogue.method(label, chosen).extra_data for label in methods]
+    cells = (each["text"] for _, each in found.groupby("method", sort=False))
+    return [
+        [names.method(label), data, *line]
+        for label, data, line in zip(methods, extra, cells, strict=True)
+    ]
 
 
-def _sections(
-    headings: list[str], by_kind: dict[str, dict[str, str]], cells: dict[str, list[str]]
-) -> str:
-    """A table with one line per method, sorted into kinds."""
-    lines: list[list[str]] = []
-    for kind, labels in by_kind.items():
-        lines.append([f"**{kind}**", *[""] * len(headings)])
-        lines += [[label, *cells[method]] for method, label in labels.items()]
-    return markdown(["method (seeds)", *headings], lines)
-
-
-def _leading(found: DataFrame, methods: Sequence[str]) -> dict[str, list[str]]:
-    """By heading, which of `methods` have the best result among them or are tied with it."""
-    of_kind = found[found["method"].isin(methods)]
-    best = of_kind[tied(of_kind)]
-    headings = pd.unique(found["heading"])
+def _leading(found: DataFrame) -> dict[str, list[str]]:
+    """By purpose, the methods with the best result or tied with it."""
+    best = found[tied(found)]
+    pairs = set(zip(best["purpose"], best["method"], strict=True))
+    methods = found["method"].unique()
     return {
-        heading: [m for m in methods if m in set(best["method"][best["heading"] == heading])]
-        for heading in headings
+        purpose: [method for method in methods if (purpose, method) in pairs]
+        for purpose in found["purpose"].unique()
     }
 
 
-def _leaders(
-    found: DataFrame,
-    by_kind: dict[str, dict[str, str]],
-    order: list[str],
-    headings: list[str],
-) -> str:
-    """The best methods per heading, of each kind and of all."""
-    groups = {KINDS[kind]: list(labels) for kind, labels in by_kind.items()} | {"any": order}
-    leading = {short: _leading(found, methods) for short, methods in groups.items()}
+def _leaders(groups: Mapping[str, DataFrame]) -> str:
+    """The best methods for each purpose, of each kind and of all."""
+    leading = [_leading(found) for found in groups.values()]
+    first = groups["any"].drop_duplicates("purpose")
     lines = [
         [
-            heading,
-            *(
-                ", ".join(map(names.method, each.get(heading, []))) or NOT_RUN
-                for each in leading.values()
-            ),
+            heading.removesuffix(f", {SCORES[0]}"),
+            *(", ".join(map(names.method, each[purpose])) or NOT_RUN for each in leading),
         ]
-        for heading in headings
+        for heading, purpose in zip(first["heading"], first["purpose"], strict=True)
     ]
-    return markdown(["by", *groups], lines, left=1 + len(groups))
+    head = ["by", *(specs.KINDS.get(kind, kind) for kind in groups)]
+    return markdown(head, lines, left=len(head))
 
 
-def _answer(found: DataFrame, methods: list[str], purposes: dict[str, str]) -> str:
+def _answer(found: DataFrame) -> str:
     """What the methods of a kind are best for; a result that most of them share says nothing."""
-    best_for: dict[str, list[str]] = {method: [] for method in methods}
-    for heading, leading in _leading(found, methods).items():
-        if len(leading) <= max(1, len(methods) // 2):
-            for method in leading:
-                best_for[method].append(purposes[heading])
+    methods = list(found["method"].unique())
+    most = max(1, len(methods) // 2)
+    telling = {key: best for key, best in _leading(found).items() if len(best) <= most}
+    best_for = {m: [purpose for purpose, best in telling.items() if m in best] for m in methods}
     grouped: dict[str, list[str]] = {}
     for method in sorted(methods, key=lambda each: -len(best_for[each])):
         if best_for[method]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pandas import DataFrame
+
 from daedl.methods import METHODS, Method
 from daedl_bench import two_moons
 from daedl_bench.spec import Catalogue, Experiment, Protocol, cell_key, mispaired_key
@@ -10,16 +12,11 @@ from daedl_bench.spec import Catalogue, Experiment, Protocol, cell_key, mispaire
 # Suffix of a method whose density scores were shuffled, see benchmarks/pairing.py.
 MISPAIRED = "-mispaired"
 SEEDS = "0-4"  # five runs, as in the paper
-POST_HOC = "Applied to an ordinary softmax network: no retraining"
-OWN = "Own training, one pass at prediction"
-SEVERAL = "Several passes at prediction"
-_TRAINING = {
-    "max_epochs": "at most {} epochs",
-    "batch_size": "batches of {}",
-    "learning_rate": "learning rate {:g}",
-    "schedule": "{} schedule",
-    "lr_decay": "multiplied by {} per epoch",
-    "patience": "stopped after {} epochs without a lower validation loss",
+# Kinds of methods, with a short name for the heading of a column.
+KINDS = {
+    "Applied to an ordinary softmax network: no retraining": "no retraining",
+    "Own training, one pass at prediction": "own training, one pass",
+    "Several passes at prediction": "several passes",
 }
 
 
@@ -38,10 +35,11 @@ def current_digest(
 
 
 def kind(method: Method) -> str:
-    """`POST_HOC`, `OWN` or `SEVERAL`."""
+    """The kind of a method, one of `KINDS`."""
+    post_hoc, own, several = KINDS
     if method.passes > 1:
-        return SEVERAL
-    return POST_HOC if method.training_method() == METHODS["softmax"]() else OWN
+        return several
+    return post_hoc if method.training_method() == METHODS["softmax"]() else own
 
 
 def compared_methods(catalogue: Catalogue) -> set[str]:
@@ -63,21 +61,26 @@ def command(experiment: str, protocol: str, methods: str, seeds: str = SEEDS) ->
 
 
 def table_command(
-    catalogue: Catalogue, protocol: str, known: str, data: set[str], methods: list[str]
-) -> tuple[str, str] | None:
-    """Experiment and short protocol that evaluate all of `data`; None if there is no such experiment.
+    catalogue: Catalogue, protocol: str, known: str, table: DataFrame, labels: list[str]
+) -> str:
+    """The command that runs the methods `labels` of one of the paper's tables, as Markdown.
 
-    Of several the one with most of the table's `methods`, so that one command runs them all, and then
-    the one with the fewest other datasets.
+    Of several experiments with the table's datasets the one with most of its methods is taken, so that
+    one command runs them all, and then the one with the fewest other datasets.
     """
+    data = {each.partition("/")[0] for each in table["data"]}
     fitting = [
         (experiment, short)
         for experiment in catalogue.experiments.values()
         for short, each in experiment.protocols.items()
         if each.name == protocol and experiment.test == known and data <= set(experiment.units)
     ]
-    fitting.sort(key=lambda pair: (-len({*methods} & {*pair[0].methods}), len(pair[0].units)))
-    return (fitting[0][0].name, fitting[0][1]) if fitting else None
+    if not fitting or not set(labels) <= set(catalogue.methods):
+        return "none: no method or experiment covers it yet"
+    listed = set(table["label"])
+    fitting.sort(key=lambda pair: (-len(listed & set(pair[0].methods)), len(pair[0].units)))
+    experiment, short = fitting[0]
+    return f"`{command(experiment.name, short, ','.join(labels))}`"
 
 
 def ood_experiment(catalogue: Catalogue, protocol: Protocol) -> tuple[Experiment, str] | None:
@@ -98,10 +101,7 @@ def protocol_settings(protocol: Protocol | None) -> str:
     parts = [
         f"{network.pop('name')} ({_listed(network)})",
         f"{train:,} images for training and {val:,} for validation",
-        *(
-            _TRAINING.get(key, f"{key} {{}}").format(each)
-            for key, each in protocol.training.items()
-        ),
+        _listed(protocol.training),
     ]
     if protocol.augment:
         parts.append(f"training images augmented by {', '.join(protocol.augment)}")

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 from pandas import DataFrame
 
@@ -67,24 +68,19 @@ class Results:
         """
         found = DataFrame([vars(row) for row in self.rows], columns=[f.name for f in fields(Row)])
         found["value"] = found["value"].astype(float)
-        is_moons = found["experiment"] == TWO_MOONS
-        found = found[
-            is_moons
-            | (
-                found["experiment"].isin(list(self.catalogue.experiments))
-                & found["protocol"].ne("")
-            )
-        ].copy()
-        cell = ["experiment", "protocol", "method", "seed"]
+        experiments = [*self.catalogue.experiments, TWO_MOONS]
+        found = found[found["experiment"].isin(experiments)]
+        found = found[found["protocol"].ne("") | found["experiment"].eq(TWO_MOONS)].copy()
+        cell = found[["experiment", "protocol", "method", "seed"]]
         digests = {
             each: specs.current_digest(self.catalogue, *each)
-            for each in found[cell].drop_duplicates().itertuples(index=False, name=None)
+            for each in cell.drop_duplicates().itertuples(index=False, name=None)
         }
-        current = [digests[each] for each in found[cell].itertuples(index=False, name=None)]
-        found["stale"] = [
-            spec not in ("", digest) and digest is not None
-            for spec, digest in zip(found["spec"], current, strict=True)
+        stale = [
+            digests[each] is not None and spec not in ("", digests[each])
+            for each, spec in zip(cell.itertuples(False, None), found["spec"], strict=True)
         ]
+        found["stale"] = np.array(stale, dtype=bool)
         return found
 
     @cached_property
@@ -97,17 +93,17 @@ class Results:
     def _by_key(self) -> dict[tuple[str, ...], Summary]:
         return {each[:6]: Summary(*each[6:]) for each in self.summary.itertuples(False, None)}
 
-    @cached_property
-    def _evaluated(self) -> set[tuple[str, ...]]:
-        return {key[:4] for key in self._by_key}
+    def under(self, protocol: str) -> DataFrame:
+        """The rows of `frame` under one protocol; two moons have the protocol ""."""
+        return self.frame[self.frame["protocol"] == protocol]
+
+    def summaries(self, protocol: str) -> DataFrame:
+        """The rows of `summary` under one protocol."""
+        return self.summary[self.summary["protocol"] == protocol]
 
     def get(self, protocol: str, method: str, *metric: str) -> Summary | None:
         """The summary of one metric (data, task, score, metric), or None if it was not measured."""
         return self._by_key.get((protocol, self.canonical(method), *metric))
-
-    def has(self, protocol: str, method: str, data: str, task: str) -> bool:
-        """Whether the method was evaluated on this task, by any score."""
-        return (protocol, self.canonical(method), data, task) in self._evaluated
 
     @cached_property
     def protocols(self) -> list[str]:
@@ -119,12 +115,12 @@ class Results:
         """The in-distribution dataset of `protocol`; "" if it cannot be determined."""
         if protocol in self.catalogue.protocols:
             return self.catalogue.protocols[protocol].data
-        tested = self.frame.query("protocol == @protocol and task == 'classification'")["data"]
+        tested = self.under(protocol).query("task == 'classification'")["data"]
         return str(tested.iloc[0]) if len(tested) else ""
 
     def methods(self, protocol: str) -> list[str]:
         """Labels of methods with rows under `protocol`, in the catalogue's order."""
-        present = self.frame.loc[self.frame["protocol"] == protocol, "method"].drop_duplicates()
+        present = self.under(protocol)["method"].drop_duplicates()
         return _ordered(present, list(self.catalogue.methods))
 
     def canonical(self, method: str) -> str:

@@ -5,18 +5,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
-from pandas import DataFrame, Series
+from pandas import DataFrame
 
 from daedl_bench.datasets import corrupted_sets
-from daedl_bench.report import names
-from daedl_bench.report.summary import METRIC, Results, Summary
+from daedl_bench.report import names, specs
+from daedl_bench.report.summary import KEY, METRIC, Results, Summary
 
-DASH, NOT_RUN, UNDEFINED = "–", "not run", "undefined"
+DASH, NOT_RUN = "–", "not run"
 SCORES = ("aleatoric", "epistemic", "density")
 
 
 class Column(NamedTuple):
-    """A column of a table: its heading, the metric, and the scale and digits that it is printed with."""
+    """A column of a table: its heading, the metric, and the scale and digits that it is printed with.
+
+    `purpose` is what methods with the best result are good for; costs have none.
+    """
 
     heading: str
     data: str
@@ -25,114 +28,129 @@ class Column(NamedTuple):
     metric: str
     scale: float = 100
     digits: int = 2
+    purpose: str = ""
 
 
 def text(summary: Summary, scale: float = 100, digits: int = 2, count: bool = False) -> str:
     """ "99.85 ± 0.03", without the deviation for a single seed; with `count` "99.85 ± 0.03 (5)"."""
     if math.isnan(summary.mean):
-        return UNDEFINED
+        return "undefined"
     shown = f"{scale * summary.mean:,.{digits}f}"
     if not math.isnan(summary.std):
         shown += f" ± {scale * summary.std:,.{digits}f}"
     return f"{shown} ({summary.n})" if count else shown
 
 
-def select(columns: Iterable[Column], results: Results, protocol: str) -> DataFrame:
-    """What was measured under `protocol`: one row per column and method, with the fields of both."""
-    found = results.summary[results.summary["protocol"] == protocol]
-    return DataFrame(list(columns), columns=Column._fields).merge(found, on=METRIC)
-
-
-def seed_counts(found: DataFrame, line: str = "method") -> Series:
-    """The number of seeds of each line; 0 where it differs among the line's columns."""
-    return found.groupby(line)["n"].agg(lambda n: n.iloc[0] if n.nunique() == 1 else 0).astype(int)
-
-
-def texts(found: DataFrame, line: str = "method") -> list[str]:
-    """The text of each row, with the number of seeds where it differs within its line."""
-    mixed = found[line].map(seed_counts(found, line)) == 0
-    cells = found[[*Summary._fields, "scale", "digits"]].itertuples(index=False, name=None)
-    return [
-        text(Summary(mean, std, int(n)), scale, digits, count)
-        for (mean, std, n, scale, digits), count in zip(cells, mixed, strict=True)
-    ]
-
-
 def markdown(head: Sequence[str], lines: Iterable[Sequence[str]], left: int = 1) -> str:
     """A table in Markdown, the first `left` columns left-aligned and the others right-aligned."""
     rule = ["---"] * left + ["---:"] * (len(head) - left)
-    cells = [head, rule, *lines]
-    return "\n".join(
-        f"| {' | '.join(c.replace('|', chr(92) + '|') for c in each)} |" for each in cells
+    escaped = ([cell.replace("|", r"\|") for cell in line] for line in (head, rule, *lines))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
+
+
+def sectioned(head: Sequence[str], sections: Mapping[str, list[list[str]]]) -> str:
+    """A table whose lines are in sections with headings."""
+    lines: list[list[str]] = []
+    for title, section in sections.items():
+        lines += [[f"**{title}**", *[""] * (len(head) - 1)], *section]
+    return markdown(head, lines)
+
+
+def measure(cells: DataFrame, results: Results, line: Sequence[str] = ("method",)) -> DataFrame:
+    """Join `cells`, which have the columns `KEY`, scale and digits, with what was measured.
+
+    Adds mean, std and n, NaN where not measured; `ran`, whether the method was evaluated on the task by
+    any score; `seeds`, the number of seeds of the whole `line`, 0 if it differs among its cells, which
+    then show their own; and `text`.
+    """
+    found = cells.merge(results.summary, on=KEY, how="left")
+    task = ["protocol", "method", "data", "task"]
+    found["ran"] = pd.MultiIndex.from_frame(found[task]).isin(
+        pd.MultiIndex.from_frame(results.summary[task])
     )
+    counts = found.groupby(list(line))["n"]
+    same = counts.transform("nunique") == 1
+    found["seeds"] = counts.transform("max").where(same, 0).astype(int)
+    columns = [*Summary._fields, "scale", "digits", "ran", "seeds"]
+    found["text"] = [
+        (DASH if ran else NOT_RUN)
+        if math.isnan(n)
+        else text(Summary(mean, std, int(n)), scale, digits, count=not seeds)
+        for mean, std, n, scale, digits, ran, seeds in found[columns].itertuples(False, None)
+    ]
+    return found
+
+
+def by_method(
+    results: Results, protocol: str, methods: Sequence[str], columns: Sequence[Column]
+) -> DataFrame:
+    """What was measured in `columns`, in their order, of each method."""
+    lines = DataFrame({"method": methods, "protocol": protocol}, dtype=str)
+    cells = lines.merge(DataFrame(list(columns), columns=Column._fields), how="cross")
+    return measure(cells, results)
+
+
+def method_lines(found: DataFrame) -> list[list[str]]:
+    """One line per method: its name with the number of seeds, and its cells."""
+    return [
+        [names.method(str(method)) + (f" ({seeds})" if seeds else ""), *cells["text"]]
+        for (method, seeds), cells in found.groupby(["method", "seeds"], sort=False)
+    ]
 
 
 def method_table(
-    columns: Sequence[Column], results: Results, protocol: str, methods: list[str]
-) -> list[list[str]]:
-    """The lines of a table with one line per method, the number of seeds behind its name."""
-    found = select(columns, results, protocol)
-    found["text"] = texts(found)
-    shown = found.pivot(index="method", columns="heading", values="text")
-    shown = shown.reindex(index=methods, columns=[each.heading for each in columns]).fillna(DASH)
-    counts = seed_counts(found)
-    return [[_label(method, counts), *cells] for method, *cells in shown.itertuples(name=None)]
-
-
-def _label(method: str, counts: Series) -> str:
-    """The method's name with its number of seeds, where it is the same for all columns."""
-    title = names.method(method)
-    if method not in counts:
-        return f"{title}: {NOT_RUN}"
-    return f"{title} ({counts[method]})" if counts[method] else title
+    results: Results, protocol: str, methods: Sequence[str], columns: Sequence[Column]
+) -> str:
+    """A table with one line per method."""
+    head = ["method (seeds)", *(each.heading for each in columns)]
+    return markdown(head, method_lines(by_method(results, protocol, methods, columns)))
 
 
 def metric_tables(results: Results, protocol: str) -> dict[str, str]:
     """By title, all metrics measured under `protocol`, except those of single corruptions."""
     known, methods = results.known(protocol), results.methods(protocol)
-    title = f"Classification and calibration on {names.dataset(known)}"
-    tables = {title: _table(_classification(known), results, protocol, methods)}
-    lines: list[list[str]] = []
+    name, columns = names.dataset(known), _classification(known)
+    title = f"Classification and calibration on {name}"
+    tables = {title: method_table(results, protocol, methods, columns)}
+    sections = {}
     for data, task in _detection_tasks(results, protocol):
         columns = _detection(data, task)
-        lines.append([f"**{names.dataset(data)}**", *[""] * len(columns)])
-        lines += method_table(columns, results, protocol, methods)
-    if lines:
+        found = by_method(results, protocol, methods, columns)
+        sections[names.dataset(data)] = method_lines(found)
+    if sections:
         head = ["method (seeds)", *(each.heading for each in columns)]
-        tables[f"Detection: {names.dataset(known)} against OOD data"] = markdown(head, lines)
-    tables["Cost"] = _table(_cost(known), results, protocol, methods)
+        tables[f"Detection: {name} against OOD data"] = sectioned(head, sections)
+    tables["Cost"] = method_table(results, protocol, methods, _cost(known))
     return tables
 
 
 def moons_table(results: Results) -> str:
     """Mean uncertainty on two moons; "" if they were not run."""
-    found = results.summary.query("protocol == '' and task == 'uncertainty'")
-    if found.empty:
-        return ""
+    found = results.summaries("").query("task == 'uncertainty'")
     metrics = found[METRIC].drop_duplicates().itertuples(index=False, name=None)
-    columns = [Column(each[0], *each, 1, 3) for each in metrics]
-    return _table(columns, results, "", list(pd.unique(found["method"])))
+    columns = [Column(each[0], *each)._replace(scale=1, digits=3) for each in metrics]
+    return method_table(results, "", list(found["method"].unique()), columns) if columns else ""
 
 
-def run_table(results: Results, protocol: str, settings: Mapping[str, str]) -> str:
-    """The seeds of each method under `protocol`, and its settings."""
-    found = results.frame[results.frame["protocol"] == protocol]
-    seeds = found.groupby("method")["seed"].unique()
-    lines = [[names.method(m), words, _seed_range(seeds[m])] for m, words in settings.items()]
+def run_table(results: Results, protocol: str) -> str:
+    """The settings of each method with rows under `protocol`, and its seeds."""
+    seeds = results.under(protocol).groupby("method")["seed"].unique()
+    lines = [
+        [
+            names.method(label),
+            specs.method_settings(results.catalogue, label, protocol),
+            _seed_range(sorted(seeds[label])),
+        ]
+        for label in results.methods(protocol)
+    ]
     return markdown(["method", "settings", "seeds"], lines, left=3)
 
 
-def _table(columns: Sequence[Column], results: Results, protocol: str, methods: list[str]) -> str:
-    head = ["method (seeds)", *(each.heading for each in columns)]
-    return markdown(head, method_table(columns, results, protocol, methods))
-
-
-def _seed_range(numbers: Iterable[int]) -> str:
+def _seed_range(seeds: Sequence[int]) -> str:
     """ "0–4" for more than two consecutive seeds, else "0, 2"."""
-    ordered = sorted(numbers)
-    if len(ordered) > 2 and ordered[-1] - ordered[0] == len(ordered) - 1:
-        return f"{ordered[0]}–{ordered[-1]}"
-    return ", ".join(map(str, ordered))
+    if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:
+        return f"{seeds[0]}–{seeds[-1]}"
+    return ", ".join(map(str, seeds))
 
 
 def _classification(known: str) -> list[Column]:
@@ -165,10 +183,10 @@ def _detection(data: str, task: str) -> list[Column]:
 
 def _detection_tasks(results: Results, protocol: str) -> list[tuple[str, str]]:
     """Pairs of dataset and task, OOD sets first; of corruptions only the means over them."""
-    found = results.summary[results.summary["protocol"] == protocol]
-    found = found[found["task"].isin(["ood", "shift"])].sort_values("task", kind="stable")
-    pairs = found[["data", "task"]].drop_duplicates().itertuples(index=False, name=None)
-    return [(data, task) for data, task in pairs if is_mean(data)]
+    found = results.summaries(protocol)
+    pairs = set(zip(found["data"], found["task"], strict=True))
+    order = [(data, task) for task in ("ood", "shift") for data in pd.unique(found["data"])]
+    return [pair for pair in order if pair in pairs and is_mean(pair[0])]
 
 
 def is_mean(data: str) -> bool:
