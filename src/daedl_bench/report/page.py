@@ -15,7 +15,7 @@ from markupsafe import escape
 from daedl.figures import DOTS_PER_INCH
 from daedl_bench.report.pictures import Picture
 
-_MARK = re.compile(r"([▲▼=]) ([+−]\d+\.\d\d)</td>")
+_MARK = re.compile(r" ([▲▼=]) ([+−]\d+\.\d\d)</td>")
 _CLASSES = {"▲": "better", "▼": "worse", "=": "equal"}
 _PIXELS_PER_INCH = 96  # of CSS
 
@@ -40,7 +40,7 @@ def html(report: str, pictures: Mapping[str, Picture]) -> str:
             sections[anchor] = inline.content
     body = parser.renderer.render(tokens, parser.options, {"pictures": pictures})
     body = body.replace("<table>", '<div class="scroll"><table>')
-    body = body.replace("</table>", "</table></div>")
+    body = body.replace("</table>", "</table></div>").replace(" ± ", "\N{NBSP}±\N{NBSP}")
     return _template("page.html.j2").render(sections=sections, body=_MARK.sub(_small, body))
 
 

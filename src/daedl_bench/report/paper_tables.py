@@ -45,9 +45,11 @@ def compare(results: Results) -> DataFrame:
     cells = cells.merge(known, on="known").assign(scale=100, digits=2)
     found = measure(cells, results, ("table", "known", "label", "protocol"))
     found["mark"] = marks(found)
-    marked = found[found["mark"] != ""]
-    difference = (100 * marked["mean"] - marked["published"]).map("{:+.2f}".format)
-    found.loc[marked.index, "text"] += " " + marked["mark"] + " " + difference.str.replace("-", "−")
+    difference = 100 * found["mean"] - found["published"]
+    found["text"] = [
+        f"{text} {mark} {by:+.2f}".replace("-", "−") if mark else text
+        for text, mark, by in zip(found["text"], found["mark"], difference, strict=True)
+    ]
     return found
 
 
