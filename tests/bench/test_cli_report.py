@@ -53,12 +53,13 @@ def test_an_unusable_folder_ends_with_one_line(results: Path, tmp_path: Path) ->
 
 def test_findings_become_a_section_without_html_and_comments(results: Path, tmp_path: Path) -> None:
     table = "| | one |\n|---|---|\n| a | 1 < 2 |"
-    text = f"### Of `x`\n\nRun `a < b` & see <b>,\nnow.\n\n<!-- rows: x -->\n\n{table}\n"
+    text = f"### Of `x`\n\nRun `a < b` & see <b>,\nnow.\n\n![p](a.png)\n\n<!-- rows: x -->\n\n{table}\n"
     (results / "findings.md").write_text(text)
     report(results, tmp_path / "report")
     page = (tmp_path / "report" / "report.html").read_text()
     assert "<h3>Of <code>x</code></h3>" in page
     assert "<p>Run <code>a &lt; b</code> &amp; see &lt;b&gt;,\nnow.</p>" in page
     assert "<td>1 &lt; 2</td>" in page
+    assert "<img" not in page  # it would be another file
     for name in ("report.md", "report.html"):
         assert "rows: x" not in (tmp_path / "report" / name).read_text()

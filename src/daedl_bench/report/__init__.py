@@ -29,6 +29,12 @@ from daedl_bench.report.pictures import Picture
 from daedl_bench.report.summary import Results
 from daedl_bench.spec import Catalogue
 
+# Caption of the picture of two moons.
+MOONS = (
+    "Predictive variance of softmax, EDL and DAEDL as a share of its maximum, seed 0. Blue and orange "
+    "points were trained on, the red cluster is OOD."
+)
+
 
 def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: Load) -> Path:
     """Write report.md, report.html and the pictures into the folder `out`; return the HTML file's path.
@@ -57,12 +63,6 @@ def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: 
     write_atomically(out / "report.md", report.encode())
     write_atomically(out / "report.html", page.html(report, shown).encode())
     return out / "report.html"
-
-
-MOONS = (
-    "Predictive variance of softmax, EDL and DAEDL as a share of its maximum, seed 0. Blue and orange "
-    "points were trained on, the red cluster is OOD."
-)
 
 
 def gather(results: Results) -> dict[str, Any]:

@@ -62,7 +62,9 @@ def _small(match: re.Match[str]) -> str:
 
 def _image(_: Any, tokens: Sequence[Token], place: int, __: Any, env: Mapping[str, Any]) -> str:
     """Render a picture in its printed size, or smaller on a narrow screen."""
-    picture = env["pictures"][str(tokens[place].attrs["src"]).removesuffix(".png")]
+    picture = env["pictures"].get(str(tokens[place].attrs["src"]).removesuffix(".png"))
+    if picture is None:  # of findings.md: the page refers to no other file
+        return str(escape(tokens[place].content))
     (pixels,) = struct.unpack(">I", picture.data[16:20])  # the width in the header of a PNG file
     width = round(pixels / DOTS_PER_INCH * _PIXELS_PER_INCH)
     image = f'<img src="{_inline(picture.data)}" alt="{escape(picture.caption)}" width="{width}">'

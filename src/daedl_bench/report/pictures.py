@@ -130,26 +130,23 @@ def _draw(
     for name, outside in others:
         if not outside:
             continue
-        scores = {label: _uncertainties(inside[label], each) for label, each in outside.items()}
+        methods = {label: _uncertainties(inside[label], each) for label, each in outside.items()}
         what = f"{known} test images against {names.dataset(name)}"
         cut = "the y axis starts where its label says"
         for kind, draw, words in (
             ("roc", plots.roc_curves, f"ROC: {what}. The x axis is logarithmic; {cut}."),
             ("pr", plots.precision_recall_curves, f"Precision and recall: {what}; {cut}."),
         ):
-            yield Picture(f"{stem}-{kind}-{_file(name)}", words, figures.png(draw(scores)))
+            yield Picture(f"{stem}-{kind}-{_file(name)}", words, figures.png(draw(methods)))
     for label in inside:
-        scores_by_set = {
-            names.dataset(name) + (" test" if name == test else ""): each[label].density_score
-            for name, each in predictions.items()
-            if label in each
+        sets = {f"{known} test": inside[label]}
+        sets |= {names.dataset(name): each[label] for name, each in others if label in each}
+        scores = {
+            n: each.density_score for n, each in sets.items() if each.density_score is not None
         }
-        present = {name: each for name, each in scores_by_set.items() if each is not None}
-        if present:
-            caption = (
-                f"Density scores s of {names.method(label)}, by which the logits are multiplied."
-            )
-            data = figures.png(figures.density_histogram(present))
+        if scores:
+            caption = f"Density scores s of {names.method(label)}, which multiply the logits."
+            data = figures.png(figures.density_histogram(scores))
             yield Picture(f"{stem}-density-{_file(label)}", caption, data)
     caption = (
         f"Reliability on {known} test images: calibrated confidences lie on the dashed line. Large markers "
@@ -183,11 +180,7 @@ def _corruption_gallery(
 def _shift(family: str, drawn: Sequence[str], protocol: str, results: Results) -> DataFrame:
     """Metrics of shift detection by corruption ("" for the mean over corruptions) and severity."""
     sets = [
-        {
-            "data": name,
-            "corruption": "" if name == group else name.split("/")[1],
-            "severity": severity,
-        }
+        (name, "" if name == group else name.split("/")[1], severity)
         for group, members in corrupted_sets(family).items()
         for severity in [int(group.rpartition("/")[2]) if "/" in group else None]
         for name in (group, *members)

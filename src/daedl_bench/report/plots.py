@@ -109,7 +109,7 @@ def severity_lines(
         axes.remove()
     figure.supxlabel("severity", fontsize=10)
     figure.supylabel(label, fontsize=10)
-    figures.legend(figure, max(columns, 2))
+    figures.legend(figure, 3 if columns == 1 else columns)
     return figure
 
 

@@ -90,30 +90,17 @@ def _costs(known: str) -> list[Column]:
 
 
 def _quality(known: str) -> list[Column]:
-    near, far, shift = OOD[known]
-    detection = (
-        ("near", near, "ood", "near OOD images"),
-        ("far", far, "ood", "far OOD images"),
-        ("shift", shift, "shift", "corrupted images"),
-    )
-    accuracy = Column("accuracy ↑", known, "classification", "labels", "accuracy")
-    ece = Column("ECE ↓", known, "calibration", "probs", "ece")
-    return [
-        accuracy._replace(purpose="accuracy"),
-        ece._replace(purpose="calibration"),
-        *(
-            Column(
-                f"{name}: {names.dataset(data)}, AUPR ↑, {score}",
-                data,
-                task,
-                score,
-                "aupr",
-                purpose=purpose,
-            )
-            for name, data, task, purpose in detection
-            for score in SCORES
-        ),
+    columns = [
+        Column("accuracy ↑", known, "classification", "labels", "accuracy", purpose="accuracy"),
+        Column("ECE ↓", known, "calibration", "probs", "ece", purpose="calibration"),
     ]
+    purposes = {"near": "near OOD images", "far": "far OOD images", "shift": "corrupted images"}
+    for data, (name, purpose) in zip(OOD[known], purposes.items(), strict=True):
+        task = "shift" if name == "shift" else "ood"
+        for score in SCORES:
+            heading = f"{name}: {names.dataset(data)}, AUPR ↑, {score}"
+            columns.append(Column(heading, data, task, score, "aupr", purpose=purpose))
+    return columns
 
 
 def _recommendation(
