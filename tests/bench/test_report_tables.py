@@ -124,6 +124,7 @@ class TestPaperTables:
             (0.970, 0.001, "aupr", "▼"),
             (0.983, 0.003, "aupr", "="),  # 0.3 apart, 0.3 + 0.2 + 0.05 allowed
             (0.983, 0.0, "aupr", "▲"),
+            (0.9824, 0.0, "aupr", "="),  # 0.24 apart, 0.2 + 0.05 allowed
             (0.983, math.nan, "aupr", "="),  # one seed: 2 (0.2 + 0.05) allowed
             (0.986, math.nan, "aupr", "▲"),
             (0.990, 0.001, "brier", "▼"),
