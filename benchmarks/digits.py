@@ -27,8 +27,8 @@ from daedl.density.statistics import Structure
 from daedl.methods import DAEDL, EDL, Method, Softmax
 from daedl.networks import ConvNet
 from daedl_bench import rows
-from daedl_bench.comparison.compare import DASH, text
-from daedl_bench.comparison.measured import Summary
+from daedl_bench.report.summary import Summary
+from daedl_bench.report.tables import DASH, text
 from daedl_bench.rows import Measured
 
 RESULTS = Path(__file__).parent / "results"

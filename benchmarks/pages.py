@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from daedl.storage import write_atomically
 from daedl_bench import paper
-from daedl_bench.comparison import measured, titles
-from daedl_bench.comparison.compare import DASH, seeds, text
-from daedl_bench.comparison.measured import Measurements, Summary
+from daedl_bench.report import names, summary
+from daedl_bench.report.names import seeds
+from daedl_bench.report.summary import Results, Summary
+from daedl_bench.report.tables import DASH, text
 from daedl_bench.spec import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +54,7 @@ MNIST_C = Question("MNIST-C: AUPR", "mnist-c", "shift", "aupr")
 DETECTION = (KMNIST, FASHION, MNIST_C)
 
 
-def protocols(found: Measurements) -> list[str]:
+def protocols(found: Results) -> list[str]:
     """DAEDL under the paper's protocol and the quick one, beside the paper's figures."""
     questions = [
         ACCURACY,
@@ -67,7 +68,7 @@ def protocols(found: Measurements) -> list[str]:
     ]
     columns = ((PAPER, "daedl"), (QUICK, "daedl"), (QUICK, "daedl-loo"))
     heads = [
-        f"{titles.method(label)}, {titles.short(protocol, 'mnist')}, "
+        f"{names.method(label)}, {protocol.removeprefix('mnist-')}, "
         + seeds(_count(found, protocol, label))
         for protocol, label in columns
     ]
@@ -84,11 +85,11 @@ def protocols(found: Measurements) -> list[str]:
     )
 
 
-def ablation(found: Measurements) -> list[str]:
+def ablation(found: Results) -> list[str]:
     """The parts of DAEDL, and softmax, under the quick protocol."""
     labels = ("softmax", "edl", "exp", "exp+de", "exp+sn", "daedl")
     return _table(
-        ["", *map(titles.method, labels)],
+        ["", *map(names.method, labels)],
         (
             [each.title, *(_figures(found, QUICK, label, each) for label in labels)]
             for each in (ACCURACY, ECE, *DETECTION)
@@ -96,19 +97,19 @@ def ablation(found: Measurements) -> list[str]:
     )
 
 
-def every_method(found: Measurements) -> list[str]:
+def every_method(found: Results) -> list[str]:
     """A line for each method with rows: what it gives, and what it costs."""
     lines = []
     for label in found.catalogue.experiment("mnist-ood").methods:
         if not _count(found, BRIEF, label):
             continue
         costs = (
-            found.summary(BRIEF, label, "cost", "cost", each, "relative")
+            found.get(BRIEF, label, "cost", "cost", each, "relative")
             for each in ("step", "prediction")
         )
         lines.append(
             [
-                titles.method(label),
+                names.method(label),
                 str(_count(found, BRIEF, label)),
                 *(_figures(found, BRIEF, label, each) for each in (ACCURACY, ECE)),
                 *(_figures(found, BRIEF, label, each) for each in DETECTION),
@@ -119,7 +120,7 @@ def every_method(found: Measurements) -> list[str]:
     return _table(["", *heads.split(",")], lines)
 
 
-def wrapped(found: Measurements) -> list[str]:
+def wrapped(found: Results) -> list[str]:
     """What the density gives to a softmax network that is trained already."""
     names = {
         "softmax": "softmax, as it is",
@@ -138,7 +139,7 @@ def wrapped(found: Measurements) -> list[str]:
     )
 
 
-def prevalence(found: Measurements) -> list[str]:
+def prevalence(found: Results) -> list[str]:
     """AUPR with one known image in two and in eight, beside rows that were printed for one in eight."""
     lines = []
     for label in ("postnet", "kl-pn", "dropout", "rkl-pn"):
@@ -147,7 +148,7 @@ def prevalence(found: Measurements) -> list[str]:
             one_in_eight = [
                 Summary.of(
                     row.value
-                    for row in found.found
+                    for row in found.rows
                     if (row.experiment, row.method, row.data, row.score)
                     == ("prevalence", label, question.data, score)
                 )
@@ -162,13 +163,13 @@ def prevalence(found: Measurements) -> list[str]:
         (count,) = counts
         of = _count(found, BRIEF, label)
         part = "" if count == of else f", {count} of them at 1 to 7"
-        lines.append([f"{titles.method(label)} ({seeds(of)}{part})", *cells])
+        lines.append([f"{names.method(label)} ({seeds(of)}{part})", *cells])
     heads = ["ours, 1 to 1", "ours, 1 to 7", "printed"]
     sets = [f"KMNIST: {heads[0]}", *heads[1:], f"Fashion-MNIST: {heads[0]}", *heads[1:]]
     return _table(["", *sets], lines)
 
 
-def quick_and_paper(found: Measurements) -> list[str]:
+def quick_and_paper(found: Results) -> list[str]:
     """DAEDL under all protocols, and under candidates with lower rates than `quick`."""
     recipe = found.catalogue.protocols[QUICK].training
     names = {
@@ -176,7 +177,7 @@ def quick_and_paper(found: Measurements) -> list[str]:
         for rate in (2e-3, 1e-3)
     }
     values = defaultdict(list)
-    for row in found.found:
+    for row in found.rows:
         if row.protocol in names and row.data != "validation":
             key = row.protocol, row.data, row.task, row.metric, row.score
             values[key].append(row.value or 0.0)
@@ -199,7 +200,7 @@ def quick_and_paper(found: Measurements) -> list[str]:
         )
         lines.append([each.title, brief, *cells, quick, paper_])
     brief, quick, paper_ = (
-        f"{titles.short(name, 'mnist')}, {seeds(_count(found, name, 'daedl'))}"
+        f"{name.removeprefix('mnist-')}, {seeds(_count(found, name, 'daedl'))}"
         for name in (BRIEF, QUICK, PAPER)
     )
     heads = [
@@ -209,7 +210,7 @@ def quick_and_paper(found: Measurements) -> list[str]:
     return _table(["", brief, *heads, quick, paper_], lines)
 
 
-def candidates(found: Measurements) -> list[str]:
+def candidates(found: Results) -> list[str]:
     """What was compared to choose `quick`, by figures on validation images; the lowest loss first."""
     lines = [
         ([_recipe(name, found)], figures)
@@ -221,10 +222,10 @@ def candidates(found: Measurements) -> list[str]:
     return _validated(["candidate"], lines)
 
 
-def unknown_digits(found: Measurements) -> list[str]:
+def unknown_digits(found: Results) -> list[str]:
     """AUROC of candidates for `quick` against digits left out of training; the highest mean first."""
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row in found.found:
+    for row in found.rows:
         if row.data.startswith("digits ") and row.metric == "auroc" and row.score in BOTH:
             sets = values.setdefault(row.protocol, {})
             sets.setdefault(row.data, {})[row.score] = row.value or 0.0
@@ -248,11 +249,11 @@ def unknown_digits(found: Measurements) -> list[str]:
     return _table(["candidate", *asked, "mean"], lines)
 
 
-def rates(found: Measurements) -> list[str]:
+def rates(found: Results) -> list[str]:
     """Rates at which methods were tried under `brief`, by figures on validation images."""
     values = _on_validation_images(found)
     lines = [
-        ([titles.method(label), rate], figures)
+        ([names.method(label), rate], figures)
         for label in found.catalogue.methods
         for rate in ("0.004", "0.001")
         if (figures := values.get((f"brief, rate {rate}", label)))
@@ -260,7 +261,7 @@ def rates(found: Measurements) -> list[str]:
     return _validated(["", "rate"], lines)
 
 
-TABLES: Mapping[str, Callable[[Measurements], list[str]]] = MappingProxyType(
+TABLES: Mapping[str, Callable[[Results], list[str]]] = MappingProxyType(
     {
         "protocols": protocols,
         "ablation": ablation,
@@ -281,7 +282,7 @@ PAGES = (
 )
 
 
-def written(page: str, found: Measurements) -> str:
+def written(page: str, found: Results) -> str:
     """The page with its tables as the rows are now."""
 
     def table(match: re.Match[str]) -> str:
@@ -297,20 +298,20 @@ def _table(heads: list[str], lines: Iterable[list[str]]) -> list[str]:
     return [first.replace("|  |", "| |", 1), f"|{'|'.join(marks)}|", *rest]
 
 
-def _recipe(name: str, found: Measurements) -> str:
+def _recipe(name: str, found: Results) -> str:
     """The name of a candidate, after that of the protocol which it became."""
     became = (
-        f"`{titles.short(protocol, 'mnist')}`: "
+        f"`{protocol.removeprefix('mnist-')}`: "
         for protocol in (QUICK, BRIEF)
         if CANDIDATE.format_map(found.catalogue.protocols[protocol].training) == name
     )
     return next(became, "") + name
 
 
-def _on_validation_images(found: Measurements) -> dict[tuple[str, str], dict[str, list[float]]]:
+def _on_validation_images(found: Results) -> dict[tuple[str, str], dict[str, list[float]]]:
     """Values over the seeds of what was trained to choose, by recipe and method, then by metric."""
     values: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for row in found.found:
+    for row in found.rows:
         if row.data == "validation":
             figures = values.setdefault((row.protocol, row.method), {})
             figures.setdefault(row.metric, []).append(row.value or 0.0)
@@ -345,23 +346,23 @@ def _validated(
     )
 
 
-def _count(found: Measurements, protocol: str, label: str) -> int:
+def _count(found: Results, protocol: str, label: str) -> int:
     """Seeds of the accuracy."""
-    summary = found.summary(protocol, label, *ACCURACY[1:3], "labels", "accuracy")
+    summary = found.get(protocol, label, *ACCURACY[1:3], "labels", "accuracy")
     return 0 if summary is None else summary.n
 
 
 def _figure(
-    found: Measurements, protocol: str, label: str, question: Question, score: str
+    found: Results, protocol: str, label: str, question: Question, score: str
 ) -> str | None:
     """Mean and deviation, with the number of seeds where it isn't the accuracy's."""
-    summary = found.summary(protocol, label, question.data, question.task, score, question.metric)
+    summary = found.get(protocol, label, question.data, question.task, score, question.metric)
     if summary is None:
         return None
     return text(summary, count=summary.n != _count(found, protocol, label))
 
 
-def _figures(found: Measurements, protocol: str, label: str, question: Question) -> str:
+def _figures(found: Results, protocol: str, label: str, question: Question) -> str:
     """The figures of every score; one dash where there are none."""
     cells = [_figure(found, protocol, label, question, score) for score in question.scores]
     return " / ".join(each or DASH for each in cells) if any(cells) else DASH
@@ -382,7 +383,7 @@ def _published(method: str, question: Question) -> str:
 
 def main() -> int:
     """Write the tables of every page."""
-    found = measured.load(RESULTS, catalogue())
+    found = summary.load(RESULTS, catalogue())
     for path in PAGES:
         write_atomically(path, written(path.read_text("utf-8"), found).encode())
     return 0

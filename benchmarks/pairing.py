@@ -25,7 +25,7 @@ from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 from daedl_bench import rows
 from daedl_bench.cell import Cell
-from daedl_bench.comparison.measured import MISPAIRED
+from daedl_bench.report.specs import MISPAIRED
 from daedl_bench.rows import Measured, Row
 from daedl_bench.runner import measure
 from daedl_bench.spec import catalogue, mispaired_key

@@ -24,8 +24,8 @@ from rich.table import Table
 from daedl import data, metrics
 from daedl_bench import rows
 from daedl_bench.cell import Cell
-from daedl_bench.comparison import compare
-from daedl_bench.comparison.measured import Summary
+from daedl_bench.report.summary import Summary
+from daedl_bench.report.tables import text
 from daedl_bench.rows import Measured, Row
 from daedl_bench.spec import catalogue
 from daedl_bench.store import Store
@@ -58,7 +58,7 @@ def show(found: list[Row]) -> None:
         values[row.method, row.data, row.score].append(row.value)
     table = Table("method", "unknown images", "score", "AUPR (seeds)", title="One known in eight")
     for key, over_seeds in values.items():
-        table.add_row(*key, compare.text(Summary.of(over_seeds), count=True))
+        table.add_row(*key, text(Summary.of(over_seeds), count=True))
     Console().print(table)
 
 

@@ -28,7 +28,7 @@ from daedl.data import ImageSet
 from daedl.density import ClassStatistics, DensityScorer
 from daedl.networks import VGG16, ConvNet, Network
 from daedl.outputs import Outputs
-from daedl_bench.comparison import measured
+from daedl_bench.report import summary
 from daedl_bench.spec import Protocol, catalogue
 from limits import Limited, conclude
 
@@ -224,8 +224,8 @@ def quick_training(images: int = 3200) -> SpeedRow:
     mean of its rows; `quick` has its full number.
     """
     specs = catalogue()
-    found = measured.load(RESULTS.parent, specs)
-    taken = found.summary("mnist-paper", "daedl", "mnist", "cost", "training", "epochs")
+    found = summary.load(RESULTS.parent, specs)
+    taken = found.get("mnist-paper", "daedl", "mnist", "cost", "training", "epochs")
     if taken is None:
         raise ValueError(
             f"no rows of mnist-paper in {RESULTS.parent}; expected the epochs that DAEDL took: run "

@@ -1,5 +1,6 @@
 """Predictions of every method: probabilities, and uncertainties that are larger when less is known."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from daedl.selective import Thresholds, accepts
 if TYPE_CHECKING:
     import pandas
 
+# The largest exponent whose exponential is finite in float64.
+MAX_EXPONENT = 709.0
 UNLIKE = "unlike the training data"
 
 
@@ -195,16 +198,21 @@ class Prediction:
         """Returns one JSON-able record per input.
 
         Each has `label`, `class_name`, `probability` (of that class), the scores of `columns()`, `accept` and
-        `reason` if the classifier was calibrated, and `probs` by class name.
+        `reason` if the classifier was calibrated, and `probs` by class name. Numbers that JSON has no form
+        for are None.
         """
         names = self.class_names or [str(number) for number in range(self.probs.shape[1])]
-        scores = {
-            name: values.tolist()
-            for name, values in self.columns().items()
-            if values.ndim == 1 and name != "label"
+        columns = self.columns()
+        if self.log_alpha is not None:  # in float64, where it doesn't overflow
+            log_alpha0 = self.dirichlet.log_precision.double()
+            columns["alpha0"] = log_alpha0.clamp_max(MAX_EXPONENT).exp()
+        scores: dict[str, list[Any]] = {
+            name: [value if math.isfinite(value) else None for value in values.tolist()]
+            for name, values in columns.items()
+            if values.ndim == 1 and name not in ("label", "accept")
         }
         if self.thresholds is not None:
-            scores["reason"] = self.reason
+            scores |= {"accept": self.accept.tolist(), "reason": self.reason}
         rows = zip(self.labels.tolist(), self.probs.tolist(), strict=True)
         return [
             {

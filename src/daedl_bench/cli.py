@@ -18,7 +18,7 @@ from daedl.cli.common import (
 from daedl.cli.memory import keep_freed_memory
 from daedl.demo.training import Progress
 from daedl.storage import expanded, require_folder
-from daedl_bench import cli_data, comparison, datasets, estimate, runner, spec, two_moons
+from daedl_bench import cli_data, datasets, estimate, report, runner, spec, two_moons
 from daedl_bench.cli_data import DataRoot
 from daedl_bench.store import Store
 
@@ -141,7 +141,7 @@ def write_report(
 ) -> None:
     """Write report.md and report.html: the paper's tables beside what was measured, and pictures."""
     with report_errors(OSError, ValueError), report_warnings(), using_threads(threads):
-        path = comparison.write(
+        path = report.write(
             results,
             out,
             catalogue=spec.catalogue(),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daedl_bench.comparison import measured
+from daedl_bench.report import summary
 from daedl_bench.spec import catalogue
 
 ROOT = Path(__file__).parents[2]
@@ -14,7 +14,7 @@ SCRIPT = runpy.run_path(str(ROOT / "benchmarks" / "pages.py"))
 
 @pytest.fixture(scope="module")
 def found():
-    return measured.load(ROOT / "benchmarks" / "results", catalogue())
+    return summary.load(ROOT / "benchmarks" / "results", catalogue())
 
 
 @pytest.mark.parametrize("path", SCRIPT["PAGES"], ids=lambda path: path.name)

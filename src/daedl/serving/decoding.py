@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -19,7 +19,9 @@ from starlette.requests import Request
 from torch import Tensor
 
 from daedl.classifier import Classifier
-from daedl.data.folder import FORMATS, pixels_of
+from daedl.data import Preprocess
+from daedl.data.folder import FORMATS
+from daedl.data.preprocess import WHITE
 from daedl.serving.config import ServerConfig
 
 PICTURES = ("image/png", "image/jpeg")
@@ -33,20 +35,22 @@ MAX_NPY_HEADER = 1024
 
 @dataclass(frozen=True)
 class InputSpec:
-    """Shape and dtype of one network input."""
+    """Shape and dtype of one network input, and the preprocessing of images."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    preprocess: Preprocess | None = None
 
     @classmethod
     def of(cls, model: Classifier) -> "InputSpec":
         """Return the specification of the inputs of `model`."""
-        return cls(tuple(model.network.input_shape), next(model.network.parameters()).dtype)
+        dtype = next(model.network.parameters()).dtype
+        return cls(tuple(model.network.input_shape), dtype, model.preprocess)
 
     @property
     def is_image(self) -> bool:
-        """Whether inputs are (C, H, W) with 1 or 3 channels, the shape that pictures convert to."""
-        return len(self.shape) == 3 and self.shape[0] in (1, 3)
+        """Whether the model reads images: inputs without preprocessing are prepared by the client."""
+        return self.preprocess is not None
 
     @property
     def array_shapes(self) -> list[tuple[int, ...]]:
@@ -98,23 +102,18 @@ def decode(
         key = "images" if many else "array"
         values, white = _parse_json(body, key) if media_type == JSON else _parse_npy(body)
         return _arrays_to_inputs(values, white, spec, config.max_images if many else None)
-    if not spec.is_image:
+    if spec.preprocess is None:
         raise HTTPException(
             415,
-            f"the model has inputs of shape {spec.shape}, which are not images; expected an array: send it "
-            f"as {JSON} or {NPY}",
+            f"the model has inputs of shape {spec.shape} without preprocessing of images; expected an array: "
+            f"send it as {JSON} or {NPY}",
         )
-    return images_to_inputs(decode_images(uploads, config.max_pixels), spec)
+    images = decode_images(uploads, config.max_pixels)
+    pixels = torch.stack([spec.preprocess.picture(image) for image in images])
+    return pixels.to(spec.dtype) / spec.preprocess.scale
 
 
 # ---- pictures
-
-
-def images_to_inputs(images: Iterable[Image.Image], spec: InputSpec) -> Tensor:
-    """Convert images to inputs (N, C, H, W) in [0, 1]."""
-    channels, height, width = spec.shape
-    pixels = [pixels_of(image, channels, (height, width)) for image in images]
-    return torch.stack(pixels).to(spec.dtype) / 255
 
 
 def decode_images(uploads: Sequence[bytes], max_pixels: int) -> Iterator[Image.Image]:
@@ -187,7 +186,9 @@ def _arrays_to_inputs(
             422, f"values range from {low:g} to {high:g}; expected {expected}{hint}"
         )
     inputs = torch.from_numpy(values.astype(np.float64)).reshape(-1, *spec.shape)
-    return (inputs / white if spec.is_image else inputs).to(spec.dtype)
+    if spec.preprocess is not None:
+        inputs = inputs * (WHITE / white / spec.preprocess.scale)
+    return inputs.to(spec.dtype)
 
 
 def _parse_json(body: bytes, key: str) -> tuple[np.ndarray[Any, Any], float]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import math
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from daedl.classifier import Classifier
 from daedl.density import DensityScorer
-from daedl.prediction import Prediction
 from daedl.serving.decoding import InputSpec
 from daedl.spectral import remove_spectral_norm
 
@@ -22,8 +20,20 @@ Predict = Callable[[Tensor], list[Record]]
 
 # Images per forward pass (chosen: larger batches are hardly faster per image).
 MAX_BATCH = 64
-# The largest exponent whose exponential is finite in float64.
-MAX_EXPONENT = 709.0
+# Fields of a record; None where the model doesn't provide a value.
+FIELDS = (
+    *(
+        "label",
+        "class_name",
+        "probs",
+        "alpha0",
+        "aleatoric",
+        "epistemic",
+        "density_score",
+        "log_density",
+    ),
+    *("accept", "reason"),
+)
 
 
 class Predictor:
@@ -51,7 +61,10 @@ class Predictor:
 
     def __call__(self, inputs: Tensor) -> list[Record]:
         """Return one record per input (N, *shape)."""
-        return to_records(self.model.predict(inputs), self.class_names)
+        return [
+            {name: record.get(name) for name in FIELDS}
+            for record in self.model.predict(inputs).records()
+        ]
 
     def describe(self) -> Record:
         """Return the model's properties for GET /model."""
@@ -68,37 +81,6 @@ class Predictor:
             "limits": None if thresholds is None else dict(thresholds.limits),
             "thresholds": None if thresholds is None else str(thresholds),
         }
-
-
-def to_records(prediction: Prediction, class_names: list[str]) -> list[Record]:
-    """Return one record per prediction.
-
-    Values that the method doesn't provide are None, as are `accept` and `reason` without thresholds and
-    numbers that JSON can't represent. `alpha0` equals the number of classes if there is no evidence.
-    """
-    number, calibrated = len(prediction), prediction.thresholds is not None
-    alpha0 = None
-    if prediction.log_alpha is not None:
-        alpha0 = prediction.dirichlet.log_precision.double().clamp_max(MAX_EXPONENT).exp()
-    columns: dict[str, list[Any]] = {
-        "label": prediction.labels.tolist(),
-        "class_name": [class_names[label] for label in prediction.labels.tolist()],
-        "probs": [dict(zip(class_names, row, strict=True)) for row in prediction.probs.tolist()],
-        "alpha0": _values(alpha0, number),
-        "aleatoric": _values(prediction.aleatoric, number),
-        "epistemic": _values(prediction.epistemic, number),
-        "density_score": _values(prediction.density_score, number),
-        "log_density": _values(prediction.log_density, number),
-        "accept": prediction.accept.tolist() if calibrated else [None] * number,
-        "reason": prediction.reason if calibrated else [None] * number,
-    }
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _values(values: Tensor | None, number: int) -> list[float | None]:
-    if values is None:
-        return [None] * number
-    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 class _Waiting(NamedTuple):
