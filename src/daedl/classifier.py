@@ -17,7 +17,7 @@ from daedl.checks import NotFittedError, require_finite, require_images, require
 from daedl.density import DensityEffect, DensityScorer, density_effect
 from daedl.distributed import sum_across
 from daedl.methods import Method
-from daedl.names import below
+from daedl.names import strip_prefix
 from daedl.networks import Network
 from daedl.outputs import Data, Outputs, collect, evaluating
 from daedl.prediction import Prediction
@@ -284,10 +284,10 @@ class Classifier(nn.Module):
         # A file without names is as good as one of a model that has none.
         names, spectral = description.get("class_names"), description["spectral"]
         classifier = _assemble(cls, network, spectral, method, names)
-        classifier.network.load_state_dict(below(tensors, "network."))
+        classifier.network.load_state_dict(strip_prefix(tensors, "network."))
         if description["fitted"] is not None:
-            fitted = classifier.method.restore(below(tensors, "fitted."), description["fitted"])
-            classifier.fitted = fitted
+            state = strip_prefix(tensors, "fitted.")
+            classifier.fitted = classifier.method.restore(state, description["fitted"])
         revisions = description.get("revisions", [])
         classifier.revisions = tuple(Revision(**each) for each in revisions)
         if (thresholds := description.get("thresholds")) is not None:

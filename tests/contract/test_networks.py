@@ -121,7 +121,7 @@ def test_a_users_module_is_wrapped_by_the_name_of_its_features():
     torch.testing.assert_close(features, own.body(images).flatten(1))
     torch.testing.assert_close(logits, own(images))
     assert not own.body._forward_hooks
-    names = [name for name, _ in network.parts("features")]
+    names = [name for name, _ in network.named_modules_in("features")]
     assert "module.body.0" in names
     assert "module.head" not in names
 

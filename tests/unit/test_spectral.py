@@ -22,7 +22,7 @@ from daedl.networks import (
     ResNet18,
 )
 from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, spectral_normalize
-from daedl.spectral.maps import KernelMatrix, convolution, leading
+from daedl.spectral.maps import KernelMatrix, convolution, top_singular
 
 NORMS = ("kernel", "operator")
 
@@ -70,7 +70,7 @@ def test_operator_norm_and_adjoint_match_the_dense_matrix(geometry: dict[str, An
     layer = nn.Conv2d(2, 4, **geometry)
     shape = (2, 8, 7)
     linear = convolution(layer, shape[1:])
-    found = leading(linear, layer.weight)
+    found = top_singular(linear, layer.weight)
     matrix = dense(layer, shape)
     expected = np.linalg.svd(matrix, compute_uv=False)[0]
     assert found.sigma == pytest.approx(expected, rel=1e-6)
@@ -88,7 +88,7 @@ def test_operator_norm_in_one_dimension_and_with_named_padding(
     padding: int | str, kernel: int
 ) -> None:
     layer = nn.Conv1d(3, 5, kernel, padding=padding)
-    found = leading(convolution(layer, (11,)), layer.weight)
+    found = top_singular(convolution(layer, (11,)), layer.weight)
     assert found.sigma == pytest.approx(operator_norm(layer, (3, 11)), rel=1e-6)
 
 
@@ -96,7 +96,7 @@ def test_operator_norm_in_one_dimension_and_with_named_padding(
 @settings(max_examples=40, deadline=None)
 def test_kernel_norm_matches_the_svd(rows: int, columns: int, seed: int) -> None:
     weight = torch.randn(rows, columns, 1, 2, generator=torch.Generator().manual_seed(seed))
-    found = leading(KernelMatrix(), weight)
+    found = top_singular(KernelMatrix(), weight)
     assert found.sigma == pytest.approx(kernel_norm(weight), rel=1e-6)
     assert float(found.u.norm()) == pytest.approx(1)
     assert float(found.v.norm()) == pytest.approx(1)
@@ -105,8 +105,8 @@ def test_kernel_norm_matches_the_svd(rows: int, columns: int, seed: int) -> None
 def test_a_constant_kernel_has_reshaped_norm_1_but_operator_norm_4_89() -> None:
     layer = nn.Conv2d(1, 1, 5, padding=2)
     nn.init.constant_(layer.weight, 1 / 5)
-    assert leading(KernelMatrix(), layer.weight).sigma == pytest.approx(1)
-    assert leading(convolution(layer, (28, 28)), layer.weight).sigma == pytest.approx(
+    assert top_singular(KernelMatrix(), layer.weight).sigma == pytest.approx(1)
+    assert top_singular(convolution(layer, (28, 28)), layer.weight).sigma == pytest.approx(
         4.89, abs=5e-3
     )
 

@@ -31,15 +31,15 @@ class Normalizer:
         """Find the range in the training samples' log densities (N,)."""
         raise NotImplementedError
 
-    def moved(self, shift: float) -> "Normalizer":
+    def shifted(self, shift: float) -> "Normalizer":
         """The same for log densities that are all larger by `shift`."""
         return replace(self, low=self.low + shift, high=self.high + shift)
 
-    def joined(self, log_density: Tensor, share: float) -> "Normalizer":
+    def merged(self, log_density: Tensor, share: float) -> "Normalizer":
         """The normaliser of more training samples too: their log densities (M,), `share` of all."""
         raise NotImplementedError
 
-    def log_density_of(self, score: float) -> float:
+    def inverse(self, score: float) -> float:
         """The log density that has this score, within the training data's range."""
         raise NotImplementedError
 
@@ -63,13 +63,13 @@ class MinMax(Normalizer):
         """d_min and d_max of the training samples."""
         return cls(low=float(log_density.min()), high=float(log_density.max()))
 
-    def joined(self, log_density: Tensor, share: float) -> "MinMax":
+    def merged(self, log_density: Tensor, share: float) -> "MinMax":
         """The smaller minimum and the larger maximum."""
         del share
         low, high = float(log_density.min()), float(log_density.max())
         return MinMax(min(self.low, low), max(self.high, high))
 
-    def log_density_of(self, score: float) -> float:
+    def inverse(self, score: float) -> float:
         """d_min + s (d_max − d_min)."""
         return self.low + score * (self.high - self.low)
 
@@ -97,13 +97,13 @@ class SmoothQuantile(Normalizer):
         low, high = _quantiles(log_density, level)
         return cls(low=low, high=high, level=level)
 
-    def joined(self, log_density: Tensor, share: float) -> "SmoothQuantile":
+    def merged(self, log_density: Tensor, share: float) -> "SmoothQuantile":
         """Quantiles between those of both, which are all that is known of them."""
         new_low, new_high = _quantiles(log_density, self.level)
         low = (1 - share) * self.low + share * new_low
         return replace(self, low=low, high=(1 - share) * self.high + share * new_high)
 
-    def log_density_of(self, score: float) -> float:
+    def inverse(self, score: float) -> float:
         """low + t (high − low) with t = (s − q) / (1 − 2q)."""
         t = (score - self.level) / (1 - 2 * self.level)
         return self.low + t * (self.high - self.low)

@@ -78,10 +78,10 @@ class DensityScorer(nn.Module):
         shift = density.mean_log_density(before) - self.density.mean_log_density(before)
         log_density = _training_log_density(density, features, targets, leave_one_out)
         share = 1 - float(before.counts.sum() / density.counts.sum())
-        joined = self.normalizer.moved(shift).joined(log_density, share)
+        joined = self.normalizer.shifted(shift).merged(log_density, share)
         reference = self.reference
         if reference is not None:
-            moved = self.normalizer.log_density_of(reference) + shift
+            moved = self.normalizer.inverse(reference) + shift
             earlier = float(joined(torch.tensor(moved, dtype=torch.float64)))
             added_to = _reference(density, joined, features, targets)
             reference = (1 - share) * earlier + share * added_to

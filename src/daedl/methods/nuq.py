@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from daedl.checks import require_above_zero, require_whole
 from daedl.distributed import gather_across
 from daedl.methods.knn import distance, nearest
-from daedl.methods.post_hoc import PostHoc, beside, gather_rows
+from daedl.methods.post_hoc import PostHoc, as_float_like, gather_rows
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -194,7 +194,7 @@ class NUQ(PostHoc):
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Probabilities softmax(z), and ln τ²."""
         epistemic: Tensor = self.require_fitted(fitted)(outputs.features)
-        return Prediction.from_probs(outputs.logits.softmax(-1), beside(epistemic, outputs.logits))
+        return Prediction.from_probs(outputs.logits.softmax(-1), as_float_like(epistemic, outputs.logits))
 
     def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> NadarayaWatson:
         """The training features from a model file."""

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from daedl import losses
 from daedl.density.flow import RadialFlow
 from daedl.dirichlet import Dirichlet
-from daedl.methods.latent import OnLatent
+from daedl.methods.latent import LatentMethod
 from daedl.networks import Network
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
-class Posterior(OnLatent):
+class PosteriorMethod(LatentMethod):
     """What PostNet and NatPN share: α = 1 + evidence from a latent's density, E[−ln π_y] − λ H(Dir(α)).
 
     Attributes:
@@ -93,7 +93,7 @@ class PostNetHead(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PostNet(Posterior):
+class PostNet(PosteriorMethod):
     """α_c = 1 + N_c q_c(z), trained with E[−ln π_y] − λ H(Dir(α)), summed over the batch.
 
     z is a batch-normalised latent of 6 dimensions, q_c the density of class c by a radial flow, N_c the

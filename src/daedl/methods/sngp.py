@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from daedl.checks import NotFittedError, require_above_zero, require_whole
 from daedl.distributed import sum_across
-from daedl.methods.latent import OnLatent
+from daedl.methods.latent import LatentMethod
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 from daedl.spectral import SpectralNorm
@@ -95,7 +95,7 @@ class Covariance(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SNGP(OnLatent):
+class SNGP(LatentMethod):
     """p = softmax(z / √(1 + λ v)), z = φᵀ β, v = φᵀ (r I + Σ_i φ_i φ_iᵀ)⁻¹ φ, trained with −ln softmax(z)_y.
 
     φ are D random features of a latent, which the last layer gives in place of the logits: a Gaussian

@@ -59,11 +59,11 @@ class Network(nn.Module):
         """The network as it was built, without what a method put behind or beside it."""
         return self
 
-    def fresh(self) -> "Network":
+    def reinitialized(self) -> "Network":
         """A network of the same kind with new initial weights."""
         return type(self)(**self.arguments)
 
-    def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
+    def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
         """Every module inside, by name: of the whole network, or of the feature extractor alone."""
         if scope == "all":
             yield from self.named_modules()
@@ -120,7 +120,7 @@ class FeatureModule(Network):
             )
         return Outputs(features=caught[0], logits=logits)
 
-    def fresh(self) -> "FeatureModule":
+    def reinitialized(self) -> "FeatureModule":
         """A copy whose layers drew new initial weights."""
         twin = copy.deepcopy(self)
         for name, module in twin.named_modules():
@@ -135,7 +135,7 @@ class FeatureModule(Network):
                 module.reset_parameters()
         return twin
 
-    def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
+    def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
         """Every module inside; for "features" those registered up to the end of the named one.
 
         A module's execution order can't be read off it, so the order of registration stands in.

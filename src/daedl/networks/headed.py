@@ -31,13 +31,13 @@ class Headed(Network):
         """Images (B, *input_shape) to what the head makes of their features and logits."""
         return self.head(self.inner(images))  # type: ignore[no-any-return]
 
-    def fresh(self) -> Network:
+    def reinitialized(self) -> Network:
         """Refused: only the method can build its head again."""
         raise TypeError("a network with a head can't be built again; expected the plain network")
 
-    def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
+    def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
         """Every module of the network before the head."""
-        for name, module in self.inner.parts(scope):
+        for name, module in self.inner.named_modules_in(scope):
             yield f"inner.{name}" if name else "inner", module
 
 
@@ -58,16 +58,16 @@ class Members(Network):
 
     def forward(self, images: Tensor) -> Outputs:
         """Images (B, *input_shape) through every member."""
-        return side_by_side([member(images) for member in self.members])
+        return stack_outputs([member(images) for member in self.members])
 
-    def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
+    def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
         """Every module of every member."""
         for number, member in enumerate(self.members):
-            for name, module in member.parts(scope):  # type: ignore[operator]
+            for name, module in member.named_modules_in(scope):  # type: ignore[operator]
                 yield f"members.{number}.{name}".rstrip("."), module
 
 
-def side_by_side(outputs: Sequence[Outputs]) -> Outputs:
+def stack_outputs(outputs: Sequence[Outputs]) -> Outputs:
     """Outputs of M networks for the same images, with a second axis M."""
     return Outputs(
         torch.stack([each.features for each in outputs], 1),

@@ -18,7 +18,7 @@ from daedl.spectral.maps import (
     Size,
     convolution,
     input_sizes,
-    leading,
+    top_singular,
 )
 
 Sizes = Mapping[nn.Module, list[Size]]
@@ -154,7 +154,7 @@ def _leaves(network: Network, part: str, sizes: Sizes, notes: list[str]) -> list
     )
     layers: list[LayerBound] = []
     counted = "\0"
-    for name, module in network.parts("features" if part == "features" else "all"):
+    for name, module in network.named_modules_in("features" if part == "features" else "all"):
         if name.startswith(f"{counted}."):
             continue
         known = any(_is(module, kind) for kind in KNOWN)
@@ -193,8 +193,8 @@ def _convolution(name: str, layer: nn.Conv1d | nn.Conv2d, shape: Size) -> LayerB
     if layer.padding_mode != "zeros":  # it copies pixels into the border, which the map doesn't
         return LayerBound(name, f"{_kind(layer)} with {layer.padding_mode} padding", math.inf)
     weight = layer.weight
-    factor = leading(convolution(layer, shape[-len(layer.kernel_size) :]), weight).upper
-    return LayerBound(name, _kind(layer), factor, leading(KernelMatrix(), weight).sigma)
+    factor = top_singular(convolution(layer, shape[-len(layer.kernel_size) :]), weight).upper
+    return LayerBound(name, _kind(layer), factor, top_singular(KernelMatrix(), weight).sigma)
 
 
 def _residual(name: str, block: ResidualBlock, sizes: Sizes) -> LayerBound:

@@ -106,8 +106,8 @@ def convolution(layer: nn.Conv1d | nn.Conv2d, size: Size) -> Convolution:
     return Convolution(size, layer.stride, padding, layer.dilation, layer.groups)
 
 
-class Leading(NamedTuple):
-    """Leading unit singular vectors and value of a map; `upper` is the value plus the residual."""
+class SingularTriplet(NamedTuple):
+    """SingularTriplet unit singular vectors and value of a map; `upper` is the value plus the residual."""
 
     u: Tensor
     v: Tensor
@@ -116,7 +116,7 @@ class Leading(NamedTuple):
 
 
 @torch.no_grad()
-def leading(linear: LinearMap, weight: Tensor) -> Leading:
+def top_singular(linear: LinearMap, weight: Tensor) -> SingularTriplet:
     """The largest singular value σ₁ of `linear` and its vectors, converged, in float64.
 
         σ₁ = max over unit v of ‖A v‖₂,  by restarted Lanczos on Aᵀ A
@@ -137,7 +137,7 @@ def leading(linear: LinearMap, weight: Tensor) -> Leading:
     sigma = float(image.norm())
     # A zero weight has no leading vector: any unit u does, and a constant one is at hand.
     u = image / sigma if sigma > 0 else torch.full_like(image, image.numel() ** -0.5)
-    return Leading(u, v.view(shape), sigma, math.sqrt(max(eigenvalue, 0.0) + residual))
+    return SingularTriplet(u, v.view(shape), sigma, math.sqrt(max(eigenvalue, 0.0) + residual))
 
 
 def _lanczos(

@@ -15,7 +15,7 @@ from daedl.spectral.maps import (
     LinearMap,
     convolution,
     input_sizes,
-    leading,
+    top_singular,
 )
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d
@@ -87,7 +87,7 @@ def spectral_normalize(network: Network, settings: SpectralNorm = PUBLISHED) -> 
 
     BatchNorm isn't touched, and a residual sum adds norms: `lipschitz_bound` says what holds.
     """
-    layers = {n: m for n, m in network.parts(settings.scope) if isinstance(m, Layer)}
+    layers = {n: m for n, m in network.named_modules_in(settings.scope) if isinstance(m, Layer)}
     if not layers:
         raise ValueError(
             f"the network has no Linear, Conv1d or Conv2d layer in scope {settings.scope!r}; "
@@ -169,7 +169,7 @@ class _Scaling(nn.Module):
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """Take `weight` as the one to be normalised, and converge u and v on it at once."""
-        found = leading(self.linear, weight)
+        found = top_singular(self.linear, weight)
         self.u.copy_(found.u)
         self.v.copy_(found.v)
         return weight

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLR
 from daedl.checks import require_batch, require_finite, require_images, require_targets
 from daedl.classifier import Classifier
 from daedl.density import DensityEffect
-from daedl.distributed import share_buffers, sum_across
+from daedl.distributed import broadcast_buffers, sum_across
 from daedl.methods.base import Phase
 from daedl.outputs import Batch, collect
 from daedl.training import bars
@@ -216,7 +216,7 @@ class Run:
         start_epoch(self.train, overall)
         learning_rate = self.optimizer.param_groups[0]["lr"]
         train_loss = self._train_epoch(epoch, shown)
-        share_buffers(self.model.network)
+        broadcast_buffers(self.model.network)
         val_loss, val_accuracy = self._validate()
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(train_loss if val_loss is None else val_loss)

@@ -80,14 +80,14 @@ def test_left_out_range(blobs):
 
 
 def test_normalizers_move_and_join():
-    assert MinMax(-3, 5).moved(1) == MinMax(-2, 6)
-    assert MinMax(-3, 5).joined(torch.tensor([-1.0, 7, 2]), 0.5) == MinMax(-3, 7)
+    assert MinMax(-3, 5).shifted(1) == MinMax(-2, 6)
+    assert MinMax(-3, 5).merged(torch.tensor([-1.0, 7, 2]), 0.5) == MinMax(-3, 7)
     values = torch.linspace(4, 12, 101)
-    joined = SmoothQuantile(0, 4, level=0.0).joined(values, 0.25)
+    joined = SmoothQuantile(0, 4, level=0.0).merged(values, 0.25)
     assert joined == SmoothQuantile(1, 6, level=0.0)
     for normalizer in (MinMax(-3, 5), SmoothQuantile(-3, 5, level=0.1)):
         for score in (0.2, 0.5, 0.8):
-            log_density = torch.tensor(normalizer.log_density_of(score))
+            log_density = torch.tensor(normalizer.inverse(score))
             assert float(normalizer(log_density)) == pytest.approx(score)
 
 
