@@ -1,6 +1,6 @@
-"""Sums and concatenations across processes; in a single process they return what they were given.
+"""Collective sums, concatenations and broadcasts; no-ops in a single process.
 
-Call them in every process of the group, or the others wait for ever.
+Every process of the group must call them, otherwise the others block.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def sum_across(tensor: Tensor) -> Tensor:
-    """The elementwise sum of every process's `tensor`, which have one shape."""
+    """Elementwise sum of `tensor` over all processes; shapes must be equal."""
     if not is_distributed():
         return tensor
     total = tensor.to(_backend_device(), copy=True)
@@ -18,15 +18,15 @@ def sum_across(tensor: Tensor) -> Tensor:
 
 
 def gather_across(values: Tensor) -> Tensor:
-    """Every process's `values` (N_r,) one after the other, (sum of N_r,), in every process."""
+    """Concatenate the `values` (N_r,) of all processes to (sum of N_r,), in every process."""
     if not is_distributed():
         return values
-    place = _backend_device()
-    size = torch.tensor([len(values)], device=place)
+    device = _backend_device()
+    size = torch.tensor([len(values)], device=device)
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, size)
-    # all_gather wants equal shapes, and processes may hold one sample more or less.
-    padded = torch.zeros(max(int(s) for s in sizes), dtype=values.dtype, device=place)
+    # all_gather requires equal shapes, but the number of samples may differ between processes.
+    padded = torch.zeros(max(int(s) for s in sizes), dtype=values.dtype, device=device)
     padded[: len(values)] = values
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)
@@ -35,7 +35,7 @@ def gather_across(values: Tensor) -> Tensor:
 
 
 def broadcast_buffers(network: nn.Module) -> None:
-    """Give every process the first one's buffers, such as the running statistics of BatchNorm."""
+    """Broadcast buffers, such as BatchNorm's running statistics, from the first process."""
     if not is_distributed():
         return
     for buffer in network.buffers():
@@ -50,5 +50,5 @@ def is_distributed() -> bool:
 
 
 def _backend_device() -> torch.device:
-    """Where the backend exchanges tensors: NCCL only on the GPU."""
+    """Device on which the backend communicates: NCCL requires the GPU."""
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")

@@ -31,15 +31,14 @@ from daedl.methods.softmax import Softmax
 from daedl.methods.temperature import TemperatureScaling
 from daedl.names import look_up, subclasses_in
 
-# Every class with a name of its own in a module of this package: a new file needs no entry here.
+# Every class with its own `name` in a module of this package: a new file needs no entry here.
+_NAMED = [
+    each
+    for each in subclasses_in(__name__, __path__, Method)  # type: ignore[type-abstract]
+    if "name" in vars(each)
+]
 METHODS: Mapping[str, type[Method]] = MappingProxyType(
-    {
-        kind.name: kind
-        for kind in sorted(
-            (each for each in subclasses_in(__name__, __path__, Method) if "name" in vars(each)),
-            key=lambda kind: kind.name,
-        )
-    }
+    {each.name: each for each in sorted(_NAMED, key=lambda each: each.name)}
 )
 
 

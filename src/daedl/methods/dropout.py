@@ -49,7 +49,9 @@ class MCDropout(Softmax):
         super().__post_init__()
         if not 0 < self.rate < 1:
             raise ValueError(f"rate is {self.rate}; expected a number between 0 and 1: use 0.2")
-        require_whole("num_passes", self.num_passes, 2, "10; the mutual information of a single pass is 0")
+        require_whole(
+            "num_passes", self.num_passes, 2, "10; the mutual information of a single pass is 0"
+        )
         require_whole("seed", self.seed, 0, "0")
 
     @property

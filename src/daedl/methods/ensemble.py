@@ -169,7 +169,9 @@ class Ensemble(Method):
         own = [each.epistemic for each in predictions if each.epistemic is not None]
         return replace(joined, epistemic=torch.stack(own).mean(0)) if own else joined
 
-    def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "FittedMembers":
+    def restore(
+        self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
+    ) -> "FittedMembers":
         """Rebuild the fitted state of every member from a model file."""
         return FittedMembers(
             [

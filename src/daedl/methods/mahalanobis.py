@@ -39,4 +39,6 @@ class Mahalanobis(GaussianMethod):
         """Probabilities softmax(z), epistemic score: squared distance to the nearest class mean."""
         gaussians = cast(GaussianDensity, self.require_fitted(fitted))
         nearest = gaussians.squared_distances(outputs.features).amin(-1)
-        return Prediction.from_probs(outputs.logits.softmax(-1), as_float_like(nearest, outputs.logits))
+        return Prediction.from_probs(
+            outputs.logits.softmax(-1), as_float_like(nearest, outputs.logits)
+        )

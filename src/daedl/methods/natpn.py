@@ -8,6 +8,7 @@ from types import MappingProxyType
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from daedl.checks import require_whole
 from daedl.density.flow import RadialFlow
 from daedl.methods.base import Phase
 from daedl.methods.postnet import PosteriorMethod
@@ -91,12 +92,7 @@ class NatPN(PosteriorMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         look_up(BUDGETS, self.budget, "budget")
-        epochs = self.warmup_epochs
-        if not isinstance(epochs, int) or epochs < 0 or isinstance(epochs, bool):
-            raise ValueError(
-                f"warmup_epochs is {epochs!r}; expected an integer of at least 0: use 3 as published, "
-                "0 for no warm-up"
-            )
+        require_whole("warmup_epochs", self.warmup_epochs, 0, "3 as published, 0 for no warm-up")
         if not isinstance(self.finetune, bool):
             raise ValueError(
                 f"finetune is {self.finetune!r}; expected True or False: use True as published"
