@@ -1,6 +1,7 @@
 """Tests that every method of `METHODS` must pass."""
 
 import copy
+import json
 import multiprocessing
 import pickle
 import re
@@ -12,6 +13,7 @@ import torch
 import daedl
 from daedl import methods
 from daedl.checks import NotFittedError
+from daedl.density import DensityScorer
 from daedl.methods.postnet import PosteriorMethod
 from daedl.networks import MLP
 from daedl.outputs import Outputs, evaluating
@@ -71,7 +73,8 @@ def same(found, expected):
 
 def test_arguments_rebuild_the_method(method):
     for each in (method, methods.build_for("cifar10", method.name)):
-        assert methods.build(method.name, **each.arguments()) == each
+        arguments = json.loads(json.dumps(each.arguments()))
+        assert methods.build(method.name, **arguments) == each
 
 
 def test_methods_fitted_to_validation_data_require_it(method, blobs):
@@ -127,6 +130,12 @@ def test_shapes_dtypes_and_probabilities(method, dtype):
     for score in p.scores().values():
         assert score.shape == (60,)
     assert torch.equal(p.labels, method.predict_labels(predicted))
+
+
+def test_density_effect_is_reported_for_density_scorers_only(trained):
+    classifier, history = trained
+    scored = isinstance(classifier.fitted, DensityScorer)
+    assert (history.density_effect is not None) == scored
 
 
 @pytest.mark.parametrize("size", [80.0, 1e-30])
