@@ -46,7 +46,7 @@ def stretch(function: Callable[[Tensor], Tensor], x: Tensor) -> float:
 
     The Jacobian's leading right vector is the step; the figure is from two real inputs, not from J.
     """
-    # One copy of x for each output: a single backward pass then gives every row.
+    # One copy of x per output, so that a single backward pass computes all rows.
     copies = x.repeat(function(x).shape[1], *[1] * (x.ndim - 1)).requires_grad_()
     (rows,) = torch.autograd.grad(function(copies).diagonal().sum(), copies)
     step = 1e-6 * torch.linalg.svd(rows.flatten(1), full_matrices=False).Vh[0].view(x.shape)
@@ -146,7 +146,7 @@ def vgg_like() -> Network:
 
 
 def strided() -> Network:
-    """Overlapping pools of both kinds, a stride that doesn't divide, dilation and groups."""
+    """Overlapping pools of both types, a stride that doesn't divide the size, dilation and groups."""
     blocks: dict[str, nn.Module] = {
         "conv": nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2),
         "max": nn.MaxPool2d(3, stride=1, padding=1),
@@ -223,9 +223,9 @@ def test_notes_on_batch_norm_and_residual_sums() -> None:
     bound = lipschitz_bound(network)
     batch_norm, residual = bound.notes
     assert "BatchNorm isn't spectrally normalised" in batch_norm
-    assert "eval mode only" in batch_norm
+    assert "eval mode" in batch_norm
     assert "largest is 2" in batch_norm
-    assert "at most 2 for each block" in residual
+    assert "residual sum" in residual
     blocks = [layer for layer in bound.layers if layer.kind == "ResidualBlock"]
     assert len(blocks) == 8
     # Identity shortcut, and a branch of two layers of norm 1 each doubled by its BatchNorm.
@@ -239,7 +239,7 @@ def test_text_has_one_row_per_layer_with_a_factor_other_than_one() -> None:
     assert head.startswith("Lipschitz bound of the logits in eval mode: ")
     assert any(row.startswith("  extractor.stage1.0 ") and "ResidualBlock" in row for row in rows)
     assert any(row.startswith("    extractor.stage1.0.branch.0 ") for row in rows)
-    assert rows[-1].startswith("note: a residual sum")
+    assert rows[-1].startswith("note: the bound of a residual sum")
     assert "ReLU" not in text
 
 
@@ -346,7 +346,7 @@ def test_bound_of_a_feature_module_has_a_note() -> None:
         "module.act",
         "module.pool",
     ]
-    assert "presumes that they run in a row" in bound.notes[0]
+    assert "execution order" in bound.notes[0]
     logits = lipschitz_bound(network, "logits")
     assert [layer.kind for layer in logits.layers][3:] == ["AdaptiveAvgPool2d", "Flatten", "Linear"]
     assert any("module.unused (Linear) didn't run" in note for note in logits.notes)

@@ -117,8 +117,8 @@ class GaussianDensity(nn.Module):
         num_classes, width = self.means.shape
         if features.ndim != 2 or features.shape[1] != width:
             raise ValueError(
-                f"features have shape {tuple(features.shape)} but the density was fitted to "
-                f"{width} columns; expected (samples, {width}): pass outputs of the same network"
+                f"features have shape {tuple(features.shape)} but the density was fitted on "
+                f"{width} columns; pass outputs of the same network"
             )
         rows = max(1, _ELEMENTS // (num_classes * width))
         blocks = torch.split(features.to(self.center.device), rows)

@@ -154,8 +154,8 @@ class Method(ABC):
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:
         """Merge outputs of additional samples into the fitted state, and return the new state."""
         raise NotImplementedError(
-            f"{self.name} keeps no mergeable statistics; expected a method with Gaussians such as "
-            "'daedl', 'retrofit' or 'ddu': call fit_post_hoc with all samples instead"
+            f"{self.name} keeps no statistics that can be merged; expected a method with Gaussians such "
+            "as 'daedl', 'retrofit' or 'ddu': call fit_post_hoc with all samples instead"
         )
 
     def forward(self, network: nn.Module, images: Tensor) -> Outputs:

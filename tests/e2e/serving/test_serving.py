@@ -224,7 +224,7 @@ class TestAnswers:
         assert all(torch.equal(before[name], after[name]) for name in before)
 
     def test_a_model_that_is_not_fitted(self) -> None:
-        with pytest.raises(daedl.NotFittedError, match="no fitted density yet"):
+        with pytest.raises(daedl.NotFittedError, match="no fitted density"):
             create_app(daedl.Classifier(ConvNet(1, 3, 8, channels=4)))
 
     def test_what_the_model_is(self, app) -> None:
