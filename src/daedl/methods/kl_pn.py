@@ -20,7 +20,7 @@ class KLPN(Method):
     """α = exp(z), trained with (KL(Dir(β_y) ‖ Dir(α)) + γ KL(Dir(1) ‖ Dir(α′))) / t.
 
     β_y is 1 for every class, plus t for the true class. α′ is predicted for images of uniform noise, one
-    per training image and drawn anew at each step; no other OOD data are used. The validation loss is the
+    per training image and redrawn at each step; no other OOD data are used. The validation loss is the
     first term, so the best epoch is selected on in-distribution images.
 
     Attributes:

@@ -60,8 +60,8 @@ class Neighbours(nn.Module):
         """Distances (B,) of features (B, H)."""
         # Cast before normalising: the epsilon of `normalize` underflows in half precision.
         normalized = F.normalize(features.to(self.stored), dim=1)
-        found = nearest(normalized, self.stored, self.squares, self.k)
-        distances = [distance(block, self.stored, indices[:, -1]) for block, indices in found]
+        blocks = nearest(normalized, self.stored, self.squares, self.k)
+        distances = [distance(block, self.stored, indices[:, -1]) for block, indices in blocks]
         return torch.cat(distances)
 
     def settings(self) -> dict[str, Any]:
