@@ -20,7 +20,7 @@ from daedl.data.loaders import Data, as_batches, as_input, as_inputs
 from daedl.density import DensityEffect, DensityScorer, density_effect
 from daedl.distributed import sum_across
 from daedl.methods import Method
-from daedl.names import below
+from daedl.names import strip_prefix
 from daedl.networks import FeatureModule, Network
 from daedl.outputs import Outputs, collect, evaluating
 from daedl.prediction import Prediction
@@ -359,10 +359,10 @@ class Classifier(nn.Module):
         names, spectral = description.get("class_names"), description["spectral"]
         preprocess = _saved_preprocess(description, network)
         classifier = _assemble(cls, network, spectral, method, names, preprocess)
-        classifier.network.load_state_dict(below(tensors, "network."))
+        classifier.network.load_state_dict(strip_prefix(tensors, "network."))
         if description["fitted"] is not None:
-            fitted = classifier.method.restore(below(tensors, "fitted."), description["fitted"])
-            classifier.fitted = fitted
+            state = strip_prefix(tensors, "fitted.")
+            classifier.fitted = classifier.method.restore(state, description["fitted"])
         revisions = description.get("revisions", [])
         classifier.revisions = tuple(Revision(**each) for each in revisions)
         if (thresholds := description.get("thresholds")) is not None:

@@ -1,9 +1,9 @@
-"""The Dirichlet distribution, held by the logarithm of its concentrations.
+"""The Dirichlet distribution, parameterised by the logarithm of its concentrations.
 
-Everything is computed from `log_alpha`, so that nothing overflows: the mean is a softmax, the log
-precision a logsumexp. The textbook formulas of entropies and divergences subtract numbers of order
-alpha log alpha that nearly cancel. Here the cancelling parts are taken out analytically, which leaves
-residuals that stay small for large arguments (x = exp(log_x)):
+All quantities are computed from `log_alpha` to avoid overflow: the mean is a softmax, the log precision
+a logsumexp. The textbook formulas of entropies and divergences subtract terms of order alpha log alpha
+that nearly cancel. Here these terms are removed analytically, which leaves residuals that are small for
+large arguments (x = exp(log_x)):
 
     ρ(x) = ln Γ(x) − x ln x + x  ≈ −½ ln x + ½ ln 2π
     κ(x) = ψ(x + 1) − ln x       ≈ 1 / (2x)
@@ -16,26 +16,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Above this the asymptotic series is used; its first dropped term is then below 1e-13 (chosen).
+# The asymptotic series is used above this value; its first omitted term is then below 1e-13 (chosen).
 _LARGE = math.log(25.0)
-# e to this power is the largest that float64 holds with room for a sum.
+# exp of this value is finite in float64, with a margin for sums.
 _HUGE = 700.0
 
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Dirichlet distributions over C classes, one for each row of `log_alpha` (..., C)."""
+    """Dirichlet distributions over C classes, one per row of `log_alpha` (..., C)."""
 
     log_alpha: Tensor
 
     @property
     def alpha(self) -> Tensor:
-        """Concentrations α (..., C); overflows to infinity where log α exceeds the type's range."""
+        """Concentrations α (..., C); infinite where log α exceeds the range of the dtype."""
         return self.log_alpha.exp()
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """Number of classes C."""
         return self.log_alpha.shape[-1]
 
     @property
@@ -76,8 +76,8 @@ class Dirichlet:
     @property
     def expected_entropy(self) -> Tensor:
         """Data uncertainty E[H(π)] = −Σ_c m_c (ψ(α_c + 1) − ψ(α₀ + 1)), (...), ≥ 0."""
-        of_sum = _psi_of_next(self.log_precision).unsqueeze(-1)
-        return (self.mean * (of_sum - _psi_of_next(self.log_alpha)).clamp_min(0)).sum(-1)
+        psi_precision = _psi_of_next(self.log_precision).unsqueeze(-1)
+        return (self.mean * (psi_precision - _psi_of_next(self.log_alpha)).clamp_min(0)).sum(-1)
 
     @property
     def mutual_information(self) -> Tensor:
@@ -89,7 +89,7 @@ class Dirichlet:
     def differential_entropy(self) -> Tensor:
         """ln B(α) + (α₀ − C) ψ(α₀) − Σ_c (α_c − 1) ψ(α_c), (...).
 
-        Written as Σ_c g(α_c) − g(α₀) − (C − 1) ψ(α₀) with g(x) = ln Γ(x) − (x − 1) ψ(x) + x, whose
+        Written as Σ_c g(α_c) − g(α₀) − (C − 1) ψ(α₀) with g(x) = ln Γ(x) − (x − 1) ψ(x) + x; the
         added x cancels in the sum.
         """
         log_precision = self.log_precision
@@ -101,16 +101,16 @@ class Dirichlet:
 
     @property
     def vacuity(self) -> Tensor:
-        """Uncertainty mass u = C / α₀, (...); at most 1 when every α_c ≥ 1, as in EDL."""
+        """Uncertainty mass u = C / α₀, (...); at most 1 if all α_c ≥ 1, as in EDL."""
         return (math.log(self.num_classes) - self.log_precision).exp()
 
     def kl(self, other: "Dirichlet") -> Tensor:
         """KL(self ‖ other) = ln B(β) − ln B(α) + Σ_c (α_c − β_c)(ψ(α_c) − ψ(α₀)), (...), ≥ 0.
 
         Written with the means m_α, m_β as β₀ Σ_c m_β ln(m_β / m_α) + Σ_c r(β_c, α_c) − r(β₀, α₀),
-        r(b, a) = ρ(b) − ρ(a) − (b − a)(ψ(a) − ln a), so that it vanishes for equal arguments however
-        large they are. It is of order β / α, which float32 can't hold at the extremes: computed in
-        float64, it saturates at the largest number of the type of `log_alpha`.
+        r(b, a) = ρ(b) − ρ(a) − (b − a)(ψ(a) − ln a), which is exactly 0 for equal arguments of any size.
+        The divergence is of order β / α, which can overflow float32: it is computed in float64 and
+        clamped to the largest finite value of the dtype of `log_alpha`.
         """
         if other.log_alpha.shape[-1] != self.num_classes:
             raise ValueError(
@@ -123,7 +123,7 @@ class Dirichlet:
         categorical = (log_mean_b.exp() * (log_mean_b - log_mean_a)).sum(-1)
         rest = _kl_term(log_b, log_a).sum(-1) - _kl_term(log_b0, log_a0)
         dtype = self.log_alpha.dtype
-        # Clamped, as infinity times zero would be NaN where both are the same.
+        # Clamped: for equal arguments infinity times zero would be NaN.
         return (
             (log_b0.clamp_max(_HUGE).exp() * categorical + rest)
             .clamp(0, torch.finfo(dtype).max)
@@ -142,7 +142,7 @@ def _entropy_term(log_x: Tensor) -> Tensor:
 
 def _kl_term(log_b: Tensor, log_a: Tensor) -> Tensor:
     """r(b, a) = ρ(b) − ρ(a) − (b − a)(ψ(a) − ln a)."""
-    # (b − a) / a without overflow: what is larger ends beyond the largest number anyway.
+    # (b − a) / a, clamped: larger ratios overflow the result in any case.
     ratio = (log_b - log_a).clamp_max(_HUGE).expm1()
     return _rho(log_b) - _rho(log_a) - ratio * _x_psi_residual(log_a)
 
@@ -151,7 +151,7 @@ def _rho(log_x: Tensor) -> Tensor:
     """ρ(x) = ln Γ(x) − x ln x + x."""
     small = log_x.clamp_max(_LARGE)
     x = small.exp()
-    # ln Γ(x) = ln Γ(x + 1) − ln x keeps both value and gradient finite as x tends to 0.
+    # ln Γ(x) = ln Γ(x + 1) − ln x has finite value and gradient as x tends to 0.
     direct = torch.lgamma(x + 1) - small - x * small + x
     large = log_x.clamp_min(_LARGE)
     y = (-large).exp()
@@ -178,7 +178,7 @@ def _psi_of_next(log_x: Tensor) -> Tensor:
 
 
 def _x_psi_residual(log_x: Tensor) -> Tensor:
-    """x (ψ(x) − ln x), which tends to −½ for large x, where the product would be ∞ · 0."""
+    """x (ψ(x) − ln x); tends to −½ for large x, where the product would be ∞ · 0."""
     x = log_x.clamp_max(_LARGE).exp()
     y = (-log_x.clamp_min(_LARGE)).exp()
     y2 = y * y
@@ -192,9 +192,9 @@ def _psi_residual(log_x: Tensor) -> Tensor:
 
 
 def log_trigamma(log_x: Tensor) -> Tensor:
-    """ln ψ₁(x), of the shape of `log_x`."""
+    """ln ψ₁(x), same shape as `log_x`."""
     small = log_x.clamp_max(_LARGE)
-    # ψ₁(x) = (1 + x² ψ₁(x + 1)) / x² stays finite as a logarithm where x tends to 0.
+    # ψ₁(x) = (1 + x² ψ₁(x + 1)) / x² has a finite logarithm as x tends to 0.
     direct = _x2_trigamma_of_next(small.exp()).log1p() - 2 * small
     large = log_x.clamp_min(_LARGE)
     y = (-large).exp()
@@ -203,7 +203,7 @@ def log_trigamma(log_x: Tensor) -> Tensor:
 
 
 def trigamma_residual(log_x: Tensor) -> Tensor:
-    """δ(x) = 1 / ψ₁(x) − x + ½, which falls from ½ at 0 to 0, of the shape of `log_x`."""
+    """δ(x) = 1 / ψ₁(x) − x + ½, same shape as `log_x`; decreases from ½ at x = 0 to 0."""
     x = log_x.clamp_max(_LARGE).exp()
     direct = x * x / (1 + _x2_trigamma_of_next(x)) - x + 0.5
     y = (-log_x.clamp_min(_LARGE)).exp()
@@ -214,8 +214,8 @@ def trigamma_residual(log_x: Tensor) -> Tensor:
 
 def _x2_trigamma_of_next(x: Tensor) -> Tensor:
     """x² ψ₁(x + 1)."""
-    # As Hurwitz's ζ(2, x + 1): torch's polygamma(1, ·) has nine digits in float64, ζ has all, but it
-    # isn't made for half precision.
+    # ψ₁(x + 1) = ζ(2, x + 1) (Hurwitz): torch's polygamma(1, ·) is accurate to nine digits in float64,
+    # zeta to full precision, but zeta doesn't support half precision.
     trigamma: Tensor = torch.special.zeta(2.0, x.double() + 1)
     return x * x * trigamma.to(x)
 

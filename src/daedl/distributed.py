@@ -1,6 +1,6 @@
-"""Sums and concatenations across processes; in a single process they return what they were given.
+"""Collective sums, concatenations and broadcasts; no-ops in a single process.
 
-Call them in every process of the group, or the others wait for ever.
+Every process of the group must call them, otherwise the others block.
 """
 
 import torch
@@ -9,24 +9,24 @@ from torch import Tensor, nn
 
 
 def sum_across(tensor: Tensor) -> Tensor:
-    """The elementwise sum of every process's `tensor`, which have one shape."""
-    if not several():
+    """Elementwise sum of `tensor` over all processes; shapes must be equal."""
+    if not is_distributed():
         return tensor
-    total = tensor.to(_meeting_place(), copy=True)
+    total = tensor.to(_backend_device(), copy=True)
     dist.all_reduce(total)
     return total.to(tensor.device)
 
 
 def gather_across(values: Tensor) -> Tensor:
-    """Every process's `values` (N_r,) one after the other, (sum of N_r,), in every process."""
-    if not several():
+    """Concatenate the `values` (N_r,) of all processes to (sum of N_r,), in every process."""
+    if not is_distributed():
         return values
-    place = _meeting_place()
-    size = torch.tensor([len(values)], device=place)
+    device = _backend_device()
+    size = torch.tensor([len(values)], device=device)
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, size)
-    # all_gather wants equal shapes, and processes may hold one sample more or less.
-    padded = torch.zeros(max(int(s) for s in sizes), dtype=values.dtype, device=place)
+    # all_gather requires equal shapes, but the number of samples may differ between processes.
+    padded = torch.zeros(max(int(s) for s in sizes), dtype=values.dtype, device=device)
     padded[: len(values)] = values
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)
@@ -34,21 +34,21 @@ def gather_across(values: Tensor) -> Tensor:
     return joined.to(values.device)
 
 
-def share_buffers(network: nn.Module) -> None:
-    """Give every process the first one's buffers, such as the running statistics of BatchNorm."""
-    if not several():
+def broadcast_buffers(network: nn.Module) -> None:
+    """Broadcast buffers, such as BatchNorm's running statistics, from the first process."""
+    if not is_distributed():
         return
     for buffer in network.buffers():
-        shared = buffer.to(_meeting_place(), copy=True)
+        shared = buffer.to(_backend_device(), copy=True)
         dist.broadcast(shared, src=0)
         buffer.copy_(shared)
 
 
-def several() -> bool:
+def is_distributed() -> bool:
     """Whether there is more than one process."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _meeting_place() -> torch.device:
-    """Where the backend exchanges tensors: NCCL only on the GPU."""
+def _backend_device() -> torch.device:
+    """Device on which the backend communicates: NCCL requires the GPU."""
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from daedl import metrics
+from daedl.methods import METHODS
 from daedl.prediction import Prediction
 from daedl.selective import Thresholds
 
@@ -20,33 +21,13 @@ RED = "#E0202B"  # the paper's colour for OOD; contrasts with both ends of virid
 SKY, VERMILION, PURPLE, BLACK = "#56B4E9", "#D55E00", "#CC79A7", "#000000"
 BROWN = "#8B5A2B"  # not in the palette; darker than its orange
 TITLES = {
-    "softmax": "Softmax",
-    "edl": "EDL",
-    "edl+": "EDL+",
-    "i-edl": "I-EDL",
-    "daedl": "DAEDL",
+    **{name: method.title for name, method in METHODS.items()},
+    # Configurations of methods, as the experiments label them.
     "daedl-loo": "DAEDL-LOO",
     "daedl-mispaired": "DAEDL, densities shuffled",
-    "dropout": "Dropout",
-    "postnet": "PostNet",
-    "kl-pn": "KL-PN",
-    "rkl-pn": "RKL-PN",
-    "r-edl": "R-EDL",
-    "re-edl": "Re-EDL",
-    "f-edl": "F-EDL",
-    "natpn": "NatPN",
     "natpn-joint": "NatPN without fine-tuning",
-    "sngp": "SNGP",
-    "temperature": "Temperature scaling",
-    "adats": "AdaTS",
-    "energy": "Energy",
-    "max-logit": "Max logit",
-    "mahalanobis": "Mahalanobis",
-    "knn": "kNN distance",
-    "nuq": "NUQ",
     "ddu": "DDU without SN",
     "ddu-sn": "DDU",
-    "retrofit": "Softmax + density",
     "ensemble": "Ensemble of 5",
     "exp": "Exp",
     "exp+de": "Exp + DE",

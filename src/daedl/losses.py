@@ -1,6 +1,6 @@
-"""Losses of Dirichlet predictions, in closed form.
+"""Losses of Dirichlet predictions in closed form.
 
-`log_alpha` is (B, C), `targets` (B,) class indices. `reduction` is "none" for (B,), else "mean" or "sum".
+`log_alpha` is (B, C), `targets` (B,) are class indices. `reduction` is "none" for (B,), "mean" or "sum".
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ Reduction = Literal["none", "mean", "sum"]
 
 
 def reduce(losses: Tensor, reduction: Reduction, weights: Tensor | None = None) -> Tensor:
-    """Returns per-sample `losses` (B,), times `weights` (B,) if given, or their mean or sum over B."""
+    """Reduce per-sample `losses` (B,), times `weights` (B,) if given, to their mean or sum over B."""
     if weights is not None:
         losses = weights.to(losses) * losses
     match reduction:
@@ -25,11 +25,11 @@ def reduce(losses: Tensor, reduction: Reduction, weights: Tensor | None = None) 
             return losses.mean()
         case "sum":
             return losses.sum()
-    raise ValueError(f"reduction is {reduction!r}; expected 'none', 'mean' or 'sum'")
+    raise ValueError(f"reduction is {reduction!r}; expected 'none', 'mean' or 'sum': use 'mean'")
 
 
 def squared_error(log_alpha: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
-    """‖y − m‖² = Σ_c (y_c − m_c)², m = α / α₀: the expected MSE without its variance."""
+    """‖y − m‖² = Σ_c (y_c − m_c)², m = α / α₀: the expected MSE without the variance."""
     onehot = F.one_hot(targets, log_alpha.shape[-1])
     return reduce((onehot - Dirichlet(log_alpha).mean).square().sum(-1), reduction)
 
@@ -47,17 +47,17 @@ def uncertain_cross_entropy(
     log_alpha: Tensor, targets: Tensor, reduction: Reduction = "mean"
 ) -> Tensor:
     """UCE: E_{π ~ Dir(α)} [−ln π_y] = ψ(α₀) − ψ(α_y) (Charpentier et al., 2020)."""
-    of_truth = Dirichlet(log_alpha).expected_log.gather(-1, targets.unsqueeze(-1))
-    return reduce(-of_truth.squeeze(-1), reduction)
+    expected_log = Dirichlet(log_alpha).expected_log.gather(-1, targets.unsqueeze(-1))
+    return reduce(-expected_log.squeeze(-1), reduction)
 
 
 def masked_kl_to_uniform(
     log_alpha: Tensor, targets: Tensor, reduction: Reduction = "mean"
 ) -> Tensor:
-    """KL(Dir(α̃) ‖ Dir(1)) with α̃ = y + (1 − y) ⊙ α: the true class's concentration is set to 1.
+    """KL(Dir(α̃) ‖ Dir(1)) with α̃ = y + (1 − y) ⊙ α: the concentration of the true class is 1.
 
-    The second term of the paper's Eq. 2, without its weight. Its gradient with respect to the true
-    class's log_alpha is zero.
+    The second term of the paper's Eq. 2 without weight. Its gradient with respect to the log_alpha of
+    the true class is zero.
     """
     onehot = F.one_hot(targets, log_alpha.shape[-1]).bool()
     masked = torch.where(onehot, torch.zeros_like(log_alpha), log_alpha)
@@ -65,10 +65,11 @@ def masked_kl_to_uniform(
 
 
 def annealed(weight: float, epoch: float, over_epochs: int) -> float:
-    """λ_t = weight · min(1, t / over_epochs), t the zero-based epoch; `over_epochs` 0 is constant."""
+    """λ_t = weight · min(1, t / over_epochs), t the epoch counted from 0; constant if `over_epochs` is 0."""
     if over_epochs < 0 or not weight >= 0:
         raise ValueError(
-            f"the weight is {weight} and annealed over {over_epochs} epochs; expected both at least 0"
+            f"weight is {weight} and over_epochs is {over_epochs}; expected both to be at least 0: "
+            "use over_epochs=0 for a constant weight"
         )
     return weight if over_epochs == 0 else weight * min(1.0, epoch / over_epochs)
 

@@ -42,5 +42,5 @@ def ensemble(members: Sequence[Classifier]) -> Classifier:
         given = networks.Members([copy.deepcopy(each.network) for each in members])
         joined.network.load_state_dict(given.state_dict())
     if members[0].fitted is not None:
-        joined.fitted = methods.Fits([each.fitted for each in copies])
+        joined.fitted = methods.FittedMembers([each.fitted for each in copies])
     return joined.eval()

@@ -1,14 +1,16 @@
-"""Names: looking one up in a table, with a suggestion when it is misspelt; and parts of dotted ones."""
+"""Lookup by name with suggestions for misspellings, discovery of classes, and dotted names."""
 
 import difflib
-from collections.abc import Mapping
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
 def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
-    """`table[name]`; for an unknown name, say which ones exist and which was probably meant."""
+    """Return `table[name]`; for an unknown name, the error lists the known ones and suggests one."""
     if name in table:
         return table[name]
     spelt = {known.lower(): known for known in table}
@@ -17,8 +19,27 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     raise ValueError(f"unknown {kind} {name!r}: expected one of {', '.join(sorted(table))}{hint}")
 
 
-def below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
-    """The values whose names begin with `prefix`, by the rest of their names."""
+def subclasses_in(package: str, paths: Iterable[str], base: type[T]) -> Iterator[type[T]]:
+    """Public subclasses of `base` that the modules of a package define; imports these modules.
+
+    A class that a module only imports belongs to the module that defines it.
+
+    Arguments:
+        package: `__name__` of the package.
+        paths: `__path__` of the package.
+        base: only its proper subclasses are returned.
+    """
+    for info in pkgutil.iter_modules(paths):
+        module = importlib.import_module(f"{package}.{info.name}")
+        for name, value in vars(module).items():
+            if not isinstance(value, type) or not issubclass(value, base) or value is base:
+                continue
+            if value.__module__ == module.__name__ and not name.startswith("_"):
+                yield value
+
+
+def strip_prefix(values: Mapping[str, T], prefix: str) -> dict[str, T]:
+    """Select the entries whose names start with `prefix`, and remove it from their names."""
     return {
         name.removeprefix(prefix): value
         for name, value in values.items()

@@ -13,9 +13,9 @@ from daedl.classifier import Classifier
 from daedl.data import Batches, ImageSet, augmentation
 from daedl.demo.training import SILENT, Progress
 from daedl.members import ensemble
-from daedl.methods import Ensemble, Fits, Method
+from daedl.methods import Ensemble, FittedMembers, Method
 from daedl.networks import lay_out
-from daedl.networks.headed import side_by_side
+from daedl.networks.headed import stack_outputs
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 from daedl.training import History, fit
@@ -148,7 +148,7 @@ class Cell:
         """The network's outputs for the test images of the data set `name`, and their labels (N,)."""
         if self._members:
             found = [each.outputs(name) for each in self._members]
-            return side_by_side([outputs for outputs, _ in found]), found[0][1]
+            return stack_outputs([outputs for outputs, _ in found]), found[0][1]
         return self._collected(name, lambda: self._asked(name))
 
     def _asked(self, name: str) -> ImageSet:
@@ -169,7 +169,7 @@ class Cell:
             return None, 0.0
         if self._members:
             fits, seconds = zip(*(each._fit for each in self._members), strict=True)
-            return Fits(fits), sum(seconds)
+            return FittedMembers(fits), sum(seconds)
         if self.method.fit_split == "training":
             outputs, targets = self._collected("train", lambda: self._parts[1])
         else:

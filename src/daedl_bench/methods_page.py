@@ -15,27 +15,28 @@ from daedl.prediction import Prediction
 
 _HEAD = """# Methods
 
-Rendered from `daedl.methods.METHODS`; do not edit. To write it again:
+Rendered from `daedl.methods.METHODS`; do not edit. To render it:
 `python -c "from daedl_bench.methods_page import markdown; print(markdown(), end='')" > docs/methods.md`
 
-Any of them is chosen by its name, `daedl.Classifier(network, "i-edl")`, or `daedl train --method i-edl`, and
-its settings beside it; `daedl.methods.build_for("cifar10", name)` takes those that were published for a data
-set. What each gives, measured under one protocol, is in the report that `daedl bench report` writes.
-[adding_a_method.md](adding_a_method.md) says how to add one.
+A method is selected by name, `daedl.Classifier(network, "i-edl")` or `daedl train --method i-edl`; its
+settings are keyword arguments. `daedl.methods.build_for("cifar10", name)` applies the settings published
+for a dataset. The report of `python -m daedl_bench report` compares all methods under one protocol.
+[adding_a_method.md](adding_a_method.md) explains how to add one.
 
-Every method gives class probabilities, and uncertainties that are larger the less is known. "Aleatoric" is
-1 − the largest probability unless the method has its own; "epistemic" is what the method says of missing
-knowledge: for a Dirichlet −ln α₀. "Density" is minus the log density of the features or the latent.
+Every method predicts class probabilities and uncertainty scores; larger scores mean more uncertain.
+"Aleatoric" is 1 − the largest probability, unless the method defines its own score. "Epistemic" is the
+method's score of missing knowledge, −ln α₀ for a Dirichlet. "Density" is the negative log density of the
+features or the latent.
 """
 
-_LEFT_OUT = """## Not here, and why
+_LEFT_OUT = """## Not implemented
 
-- **DUQ** (van Amersfoort et al., ICML 2020) penalises the gradient with respect to the images and moves its
-  class centroids after each step: its loss needs images that carry gradients together with state that isn't
-  trained by the optimiser.
-- **DUE** (van Amersfoort et al., 2021) trains a Gaussian process with inducing points that are placed by
+- **DUQ** (van Amersfoort et al., ICML 2020) penalises the gradient with respect to the images and updates
+  class centroids after each step: the loss needs image gradients and state that the optimiser doesn't
+  train.
+- **DUE** (van Amersfoort et al., 2021) trains a Gaussian process with inducing points initialised by
   k-means on the first features: its outputs are distributions over functions, and its loss needs their
-  divergence and the size of the data.
+  divergence and the size of the training set.
 """
 
 

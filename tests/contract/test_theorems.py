@@ -24,8 +24,8 @@ def fitted():
 
 @pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_theorem_1_far_away_the_prediction_is_uniform_and_alpha_one(normalizer, seed):
-    """In input space, through a trained network that keeps distances."""
+def test_theorem_1_prediction_tends_to_uniform_far_from_the_data(normalizer, seed):
+    """In input space, through a trained network."""
     generator = torch.Generator().manual_seed(seed)
     targets = torch.arange(300) % 3
     images = 3 * torch.eye(3, 4)[targets] + torch.randn(300, 4, generator=generator)
@@ -37,7 +37,7 @@ def test_theorem_1_far_away_the_prediction_is_uniform_and_alpha_one(normalizer, 
     for distance in (1e3, 1e5, 1e7):
         p = classifier.predict(distance * direction)
         features = classifier.network(distance * direction).features
-        # Assumption 1: what is far in input space is far in feature space.
+        # Assumption 1: inputs far from the data have features far from theirs.
         assert features.norm(dim=-1).min() > 1e-3 * distance
         worst.append(float((p.alpha - 1).abs().max()))
     assert worst[0] >= worst[1] >= worst[2]
@@ -47,7 +47,7 @@ def test_theorem_1_far_away_the_prediction_is_uniform_and_alpha_one(normalizer, 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.floats(-30, 30), min_size=2, max_size=2), min_size=1, max_size=6))
-def test_theorem_3_the_prediction_is_a_softmax_at_temperature_one_over_s(fitted, rows):
+def test_theorem_3_prediction_is_a_softmax_with_temperature_one_over_s(fitted, rows):
     _, scorer, classify = fitted
     features = torch.tensor(rows)
     logits = features @ classify
@@ -60,17 +60,17 @@ def test_theorem_3_the_prediction_is_a_softmax_at_temperature_one_over_s(fitted,
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0, 6.28), st.sampled_from(["entropy", "aleatoric", "epistemic"]))
-def test_theorem_4_along_rays_away_from_the_data_uncertainty_does_not_fall(fitted, angle, measure):
-    """Logits are held, as Lemma 3 does: the theorem is about what the density adds."""
+def test_theorem_4_uncertainty_does_not_decrease_along_rays(fitted, angle, measure):
+    """With fixed logits, as in Lemma 3: the theorem is about the effect of the density."""
     features, scorer, _ = fitted
     direction = torch.tensor([torch.tensor(angle).cos(), torch.tensor(angle).sin()])
-    # From beyond the training data outwards.
+    # Starts beyond the training data.
     start = (features @ direction).max()
     ray = (start + torch.linspace(0, 30, 200))[:, None] * direction
     distance = torch.cdist(ray, features).mean(1)
     log_density, score = scorer(ray)
     assert (distance.diff() > 0).all()
-    # Assumption 2: the score falls with the distance.
+    # Assumption 2: the score decreases with the distance.
     assert (log_density.diff() < 0).all()
     assert (score.diff() <= 0).all()
     logits = torch.tensor([3.0, 0.5, -1.0]).expand(200, 3)
@@ -81,7 +81,7 @@ def test_theorem_4_along_rays_away_from_the_data_uncertainty_does_not_fall(fitte
         "epistemic": p.epistemic,
     }[measure]
     assert (values.diff() >= -1e-6).all()
-    # Strictly so, unless the ray starts where the score is zero already.
+    # Strictly, unless the score is zero at the start of the ray.
     assert values[-1] > values[0] or score[0] < 1e-3
 
 
@@ -91,15 +91,15 @@ def test_theorem_4_along_rays_away_from_the_data_uncertainty_does_not_fall(fitte
     st.floats(0.01, 0.99),
     st.floats(0.01, 0.99),
 )
-def test_lemma_3_entropy_never_rises_with_the_score(logits, first, second):
+def test_lemma_3_entropy_does_not_increase_with_the_score(logits, first, second):
     low, high = sorted((first, second))
     z = torch.tensor(logits, dtype=torch.float64)
     entropies = [daedl.Dirichlet(s * z).entropy_of_mean for s in (low, high)]
     assert entropies[1] <= entropies[0] + 1e-12
 
 
-def test_corollary_a_residual_network_of_operator_norms_below_one_keeps_distances():
-    """Residual branches whose norm is below 1 neither collapse nor tear distances apart (Lemma 4)."""
+def test_corollary_residual_branches_of_norm_below_one_bound_distances():
+    """From below and above (Lemma 4)."""
     torch.manual_seed(0)
 
     class Residual(torch.nn.Module):

@@ -373,7 +373,7 @@ class TestBadInput:
     def test_construction(self):
         with pytest.raises(TypeError, match=r"expected a name such as 'daedl', or a built method"):
             daedl.Classifier(MLP(4, 3), daedl.methods.EDL)
-        with pytest.raises(ValueError, match="asks for"):
+        with pytest.raises(ValueError, match="spectrally normalised"):
             daedl.Classifier(
                 daedl.Classifier(MLP(4, 3)).network, spectral=daedl.SpectralNorm(soft=True)
             )

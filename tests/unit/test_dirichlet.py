@@ -83,7 +83,7 @@ def test_invariants(first, second):
 
 
 @pytest.mark.parametrize("row", [(80.0, -80.0, 0.0), (-80.0, -80.0, -80.0), (30.0, 29.0, -5.0)])
-def test_matches_mpmath_where_textbook_formulas_cancel(row):
+def test_matches_mpmath_if_textbook_formulas_cancel(row):
     """Float64 against 120 digits, for concentrations from e^-80 to e^80."""
     with mpmath.workdps(120):
         alpha = [mpmath.exp(x) for x in row]
@@ -183,7 +183,7 @@ def test_batched_shapes():
     assert all(getattr(d, name).shape == (2, 5) for name in SCALARS)
 
 
-def test_kl_between_different_numbers_of_classes_is_refused():
+def test_kl_between_different_numbers_of_classes_is_rejected():
     with pytest.raises(ValueError, match="3 and 4 classes"):
         Dirichlet(torch.zeros(3)).kl(Dirichlet(torch.zeros(4)))
 
@@ -193,7 +193,7 @@ def test_kl_between_different_numbers_of_classes_is_refused():
     "log_x", [-80.0, -3.0, 0.0, 1.0, 3.2, 3.218, 3.219, 3.24, 5.0, 20.0, 80.0, 200.0]
 )
 def test_trigamma_and_its_residual_match_mpmath(log_x, dtype, accuracy):
-    """Values and slopes from e^-80 to e^200, close to where the series begins too."""
+    """Values and derivatives from e^-80 to e^200, including the threshold of the series."""
     ours = torch.tensor(log_x, dtype=dtype, requires_grad=True)
     with mpmath.workdps(200):
         x = mpmath.exp(float(ours.detach()))
@@ -216,7 +216,7 @@ def test_trigamma_in_worked_numbers():
 
 
 @pytest.mark.parametrize("log_alpha", [[800.0, 800.0], [705.0, 3.0], [-800.0, 2.0]])
-def test_kl_to_itself_vanishes_however_large_it_is(log_alpha):
+def test_kl_to_itself_is_zero_for_any_concentration(log_alpha):
     d = Dirichlet(torch.tensor([log_alpha], dtype=torch.float64, requires_grad=True))
     assert d.kl(d).tolist() == [0]
     other = Dirichlet(torch.tensor([log_alpha], dtype=torch.float64) + torch.tensor([0.0, 1e-3]))

@@ -267,7 +267,7 @@ class TestBadInput:
             fitted.score_samples(samples[:, :3])
         with pytest.raises(ValueError, match=r"y holds 1 class, .*'ash'.*; expected at least two"):
             quick().fit(samples[labels == "ash"], labels[labels == "ash"])
-        with pytest.raises(ValueError, match=r"do not vary within any class.* expected"):
+        with pytest.raises(ValueError, match="constant within every class"):
             quick().fit(samples[:3], ["a", "b", "c"])
 
     @pytest.mark.parametrize(

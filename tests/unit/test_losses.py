@@ -1,4 +1,4 @@
-"""Losses against worked numbers, Monte Carlo and their stated properties."""
+"""Losses against worked numbers, Monte Carlo and their properties."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def test_expected_mse_without_evidence(classes, value):
     assert float(expected_mse(torch.zeros(1, classes), TARGET)) == pytest.approx(value, abs=1e-6)
 
 
-def test_expected_mse_is_the_expectation():
+def test_expected_mse_agrees_with_monte_carlo():
     torch.manual_seed(0)
     alpha = torch.tensor([2.0, 0.7, 1.5], dtype=torch.float64)
     draws = torch.distributions.Dirichlet(alpha).sample((200_000,))
@@ -72,7 +72,7 @@ def test_expected_mse_is_the_expectation():
     assert ours == pytest.approx(float(errors.mean()), abs=4 * float(errors.std()) / 200_000**0.5)
 
 
-def test_masked_kl_ignores_the_true_class_and_pulls_others_to_one():
+def test_masked_kl_ignores_the_true_class_and_reduces_others_to_one():
     logits = torch.tensor([[3.0, 0.7, -1.2, 0.0]], dtype=torch.float64, requires_grad=True)
     loss = masked_kl_to_uniform(logits, TARGET)
     (gradient,) = torch.autograd.grad(loss, logits)
@@ -97,8 +97,8 @@ def test_uncertain_cross_entropy():
         assert float(loss) == pytest.approx(value, abs=5e-6)
 
 
-def test_the_published_codes_epsilon_hardly_matters():
-    """It adds 1e-6 to alpha, and once more inside the KL; ln alpha = z needs no such guard."""
+def test_epsilon_of_the_published_code_is_negligible():
+    """It adds 1e-6 to alpha, and again inside the KL."""
     alpha = LOGITS.exp()
     assert float(expected_mse((alpha + 1e-6).log(), TARGET)) == pytest.approx(0.0672067, abs=5e-8)
     kl = masked_kl_to_uniform((alpha + 2e-6).log(), TARGET)

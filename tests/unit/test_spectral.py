@@ -1,4 +1,4 @@
-"""Spectral normalisation: norms against dense matrices, and the life of a normalised network."""
+"""Spectral normalisation: norms against dense matrices, training, copies, removal."""
 
 import copy
 import dataclasses
@@ -22,7 +22,7 @@ from daedl.networks import (
     ResNet18,
 )
 from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, spectral_normalize
-from daedl.spectral.maps import KernelMatrix, convolution, leading
+from daedl.spectral.maps import KernelMatrix, convolution, top_singular
 
 NORMS = ("kernel", "operator")
 
@@ -46,7 +46,7 @@ def kernel_norm(weight: Tensor) -> float:
 
 
 def dense(layer: nn.Module, shape: tuple[int, ...]) -> np.ndarray:
-    """The matrix of a convolution, by what it does to each basis vector; the bias cancels."""
+    """Matrix of a convolution from its action on basis vectors; the bias cancels."""
     count = math.prod(shape)
     basis = torch.eye(count, dtype=torch.float64).view(count, *shape)
     layer = copy.deepcopy(layer).double().eval()
@@ -70,7 +70,7 @@ def test_operator_norm_and_adjoint_match_the_dense_matrix(geometry: dict[str, An
     layer = nn.Conv2d(2, 4, **geometry)
     shape = (2, 8, 7)
     linear = convolution(layer, shape[1:])
-    found = leading(linear, layer.weight)
+    found = top_singular(linear, layer.weight)
     matrix = dense(layer, shape)
     expected = np.linalg.svd(matrix, compute_uv=False)[0]
     assert found.sigma == pytest.approx(expected, rel=1e-6)
@@ -88,7 +88,7 @@ def test_operator_norm_in_one_dimension_and_with_named_padding(
     padding: int | str, kernel: int
 ) -> None:
     layer = nn.Conv1d(3, 5, kernel, padding=padding)
-    found = leading(convolution(layer, (11,)), layer.weight)
+    found = top_singular(convolution(layer, (11,)), layer.weight)
     assert found.sigma == pytest.approx(operator_norm(layer, (3, 11)), rel=1e-6)
 
 
@@ -96,7 +96,7 @@ def test_operator_norm_in_one_dimension_and_with_named_padding(
 @settings(max_examples=40, deadline=None)
 def test_kernel_norm_matches_the_svd(rows: int, columns: int, seed: int) -> None:
     weight = torch.randn(rows, columns, 1, 2, generator=torch.Generator().manual_seed(seed))
-    found = leading(KernelMatrix(), weight)
+    found = top_singular(KernelMatrix(), weight)
     assert found.sigma == pytest.approx(kernel_norm(weight), rel=1e-6)
     assert float(found.u.norm()) == pytest.approx(1)
     assert float(found.v.norm()) == pytest.approx(1)
@@ -105,22 +105,22 @@ def test_kernel_norm_matches_the_svd(rows: int, columns: int, seed: int) -> None
 def test_a_constant_kernel_has_reshaped_norm_1_but_operator_norm_4_89() -> None:
     layer = nn.Conv2d(1, 1, 5, padding=2)
     nn.init.constant_(layer.weight, 1 / 5)
-    assert leading(KernelMatrix(), layer.weight).sigma == pytest.approx(1)
-    assert leading(convolution(layer, (28, 28)), layer.weight).sigma == pytest.approx(
+    assert top_singular(KernelMatrix(), layer.weight).sigma == pytest.approx(1)
+    assert top_singular(convolution(layer, (28, 28)), layer.weight).sigma == pytest.approx(
         4.89, abs=5e-3
     )
 
 
 @pytest.mark.parametrize("mode", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_kernel_norm_is_right_at_once(mode: bool, dtype: torch.dtype) -> None:
+def test_kernel_norm_is_converged_initially(mode: bool, dtype: torch.dtype) -> None:
     network = spectral_normalize(small().to(dtype).train(mode))
     for layer in layers(network).values():
         assert layer.weight.dtype == dtype
         assert kernel_norm(layer.weight) == pytest.approx(1, rel=1e-5)
 
 
-def test_operator_norm_is_right_at_once() -> None:
+def test_operator_norm_is_converged_initially() -> None:
     network = spectral_normalize(small(), SpectralNorm(norm="operator")).eval()
     shapes = {"conv1": (1, 12, 12), "conv2": (8, 6, 6), "conv3": (8, 3, 3)}
     for name, shape in shapes.items():
@@ -130,13 +130,13 @@ def test_operator_norm_is_right_at_once() -> None:
 
 
 @pytest.mark.parametrize("coefficient", [0.5, 3])
-def test_hard_gives_each_layer_the_coefficient(coefficient: float) -> None:
+def test_hard_normalisation_sets_the_norm_to_the_coefficient(coefficient: float) -> None:
     network = spectral_normalize(small(), SpectralNorm(coefficient=coefficient))
     for layer in layers(network).values():
         assert kernel_norm(layer.weight) == pytest.approx(coefficient, rel=1e-5)
 
 
-def test_soft_divides_only_what_exceeds_the_coefficient() -> None:
+def test_soft_normalisation_limits_the_norm_to_the_coefficient() -> None:
     network = MLP(4, 2, hidden=(5,))
     first, last = layers(network).values()
     with torch.no_grad():
@@ -149,7 +149,7 @@ def test_soft_divides_only_what_exceeds_the_coefficient() -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_eval_forwards_change_nothing(norm: Any) -> None:
+def test_forward_in_eval_mode_changes_no_buffer(norm: Any) -> None:
     network = spectral_normalize(small(), SpectralNorm(norm=norm)).eval()
     images = torch.randn(2, 1, 12, 12)
     state = copy.deepcopy(network.state_dict())
@@ -162,7 +162,7 @@ def test_eval_forwards_change_nothing(norm: Any) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_training_forwards_follow_a_weight_that_moved(norm: Any) -> None:
+def test_forward_in_training_mode_tracks_a_changed_weight(norm: Any) -> None:
     network = spectral_normalize(small(), SpectralNorm(norm=norm, iterations=5)).train()
     layer = network.extractor.conv2[0]
     with torch.no_grad():
@@ -174,7 +174,7 @@ def test_training_forwards_follow_a_weight_that_moved(norm: Any) -> None:
     assert reached == pytest.approx(1, rel=1e-3)
 
 
-def test_assigning_a_weight_normalises_it_at_once() -> None:
+def test_assigned_weight_is_normalised() -> None:
     network = spectral_normalize(MLP(4, 2)).eval()
     layer = network.classifier.logits
     layer.weight = 7 * torch.randn_like(layer.weight)
@@ -210,7 +210,7 @@ def test_gradient_of_the_normalised_weight(norm: Any, soft: bool) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("soft", [False, True])
-def test_a_layer_of_zeros_stays_zero_and_can_leave_zero(norm: Any, soft: bool) -> None:
+def test_zero_weight_stays_zero_and_is_trainable(norm: Any, soft: bool) -> None:
     network = small()
     nn.init.zeros_(network.extractor.conv1[0].weight)
     nn.init.zeros_(network.classifier.logits.weight)
@@ -258,7 +258,7 @@ def test_state_dict_round_trip(norm: Any) -> None:
     assert torch.equal(again.eval()(images).logits, network.eval()(images).logits)
 
 
-def test_changing_the_type_of_numbers_keeps_the_norm() -> None:
+def test_norm_is_kept_by_dtype_conversion() -> None:
     network = spectral_normalize(small(), SpectralNorm(norm="operator")).double().train()
     assert network(torch.randn(2, 1, 12, 12).double()).logits.dtype == torch.float64
     layer = network.eval().extractor.conv1[0]
@@ -266,7 +266,7 @@ def test_changing_the_type_of_numbers_keeps_the_norm() -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_autocast_does_not_coarsen_the_norm(norm: Any) -> None:
+def test_norm_is_accurate_under_autocast(norm: Any) -> None:
     network = spectral_normalize(small(), SpectralNorm(norm=norm)).eval()
     exact = network.extractor.conv2[0].weight
     with torch.autocast("cpu", torch.bfloat16):
@@ -275,7 +275,7 @@ def test_autocast_does_not_coarsen_the_norm(norm: Any) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("training", [False, True])
-def test_baked_weights_give_the_same_outputs(norm: Any, training: bool) -> None:
+def test_outputs_are_equal_after_removal(norm: Any, training: bool) -> None:
     network = spectral_normalize(small(), SpectralNorm(norm=norm))
     images = torch.randn(2, 1, 12, 12)
     expected = network.eval()(images)
@@ -301,7 +301,7 @@ def test_scope() -> None:
 
 
 class Branching(nn.Module):
-    """A user's module: a layer used at two sizes, a sum, and a layer that never runs."""
+    """A module with a layer used at two sizes, a sum, and an unused layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -337,7 +337,7 @@ def test_wrapped_network(norm: Any) -> None:
     assert torch.equal(remove_spectral_norm(network)(torch.ones(1, 2, 8, 8)).logits, expected)
 
 
-def test_applying_changes_no_mode_no_statistic_and_no_random_number() -> None:
+def test_normalising_changes_no_mode_statistic_or_random_state() -> None:
     network = ResNet18(1, 2, image_size=8, channels=2).train()
     frozen = network.extractor.stem[1].eval()
     statistics = frozen.running_var.clone()
@@ -349,13 +349,13 @@ def test_applying_changes_no_mode_no_statistic_and_no_random_number() -> None:
     assert torch.equal(frozen.running_var, statistics)
 
 
-def test_twice_is_an_error_that_says_what_to_do() -> None:
+def test_normalising_twice_is_rejected() -> None:
     network = spectral_normalize(MLP(4, 2))
-    with pytest.raises(ValueError, match=r"'extractor.dense1.0' is already normalised.*bake"):
+    with pytest.raises(ValueError, match=r"'extractor.dense1.0' is already"):
         spectral_normalize(network)
 
 
-def test_other_parametrisations_are_refused_before_anything_changes() -> None:
+def test_other_parametrisations_are_rejected_before_the_network_changes() -> None:
     network = MLP(4, 2)
     nn.utils.parametrizations.weight_norm(network.classifier.logits)
     with pytest.raises(ValueError, match=r"'classifier.logits' is already"):
@@ -363,30 +363,28 @@ def test_other_parametrisations_are_refused_before_anything_changes() -> None:
     assert normalization(network) is None
 
 
-def test_unfit_networks_are_refused() -> None:
+def test_unsuitable_networks_are_rejected() -> None:
     plain = {"features": nn.Flatten(), "logits": nn.Linear(4, 2)}
     network = Network(plain, "features", (4,), 2, {})
-    with pytest.raises(ValueError, match=r"no Linear.*scope='all'"):
+    with pytest.raises(ValueError, match="no Linear"):
         spectral_normalize(network, SpectralNorm(scope="features"))
 
     module = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"), nn.Flatten())
     network = FeatureModule(module, "0", (1, 4, 4))
-    with pytest.raises(ValueError, match=r"padding_mode 'circular'.*norm='kernel'"):
+    with pytest.raises(ValueError, match="padding_mode 'circular'"):
         spectral_normalize(network, SpectralNorm(norm="operator"))
     assert normalization(spectral_normalize(network)) is not None
 
     unused = Branching()
     unused.spare = nn.Conv2d(1, 1, 3)
-    with pytest.raises(ValueError, match=r"'module.spare' didn't run.*norm='kernel'"):
+    with pytest.raises(ValueError, match="didn't run"):
         spectral_normalize(
             FeatureModule(unused, "signal", (2, 8, 8)), SpectralNorm(norm="operator")
         )
 
     network = MLP(4, 2)
     nn.init.constant_(network.classifier.logits.weight, math.nan)
-    with pytest.raises(
-        ValueError, match=r"weight of 'classifier.logits': 128 of 128 values are NaN"
-    ):
+    with pytest.raises(ValueError, match=r"'classifier.logits'.*NaN"):
         spectral_normalize(network)
 
 
@@ -401,12 +399,12 @@ def test_unfit_networks_are_refused() -> None:
     ],
     ids=str,
 )
-def test_wrong_settings_are_refused(arguments: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected(arguments: dict[str, Any]) -> None:
     (name, value), *_ = arguments.items()
-    with pytest.raises(ValueError, match=rf"{name} is {value!r}; expected .*: take"):
+    with pytest.raises(ValueError, match=rf"{name} is {value!r}"):
         SpectralNorm(**arguments)
 
 
-def test_settings_go_through_json() -> None:
+def test_settings_are_json_serialisable() -> None:
     settings = SpectralNorm(norm="operator", scope="features", coefficient=3, soft=True)
     assert SpectralNorm(**json.loads(json.dumps(dataclasses.asdict(settings)))) == settings

@@ -1,4 +1,4 @@
-"""The density of features: class-wise Gaussians, and the normaliser that makes it a score."""
+"""Feature densities: class-conditional Gaussians, and normalisers that map them to scores."""
 
 from daedl.density.effect import DensityEffect, DensityWarning, density_effect
 from daedl.density.gaussian import GaussianDensity

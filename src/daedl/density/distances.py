@@ -1,7 +1,6 @@
-"""Squared Mahalanobis distances to every class at once, by matrix products and no triangular solve.
+"""Squared Mahalanobis distances to all classes, by matrix products instead of triangular solves.
 
-Each module is called with centred features (B, H) and gives distances (B, C). `log_volume` (C,) is
-−½ ln |Σ_c|.
+Each module maps centred features (B, H) to distances (B, C). `log_volume` (C,) is −½ ln |Σ_c|.
 """
 
 from collections.abc import Iterable
@@ -10,13 +9,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-# The inverse of a Cholesky factor is triangular. Multiplied in this many column blocks, each with only
-# the rows it needs, the product costs 9/16 of the full one (measured faster than 4 and than 1).
+# The inverse of a Cholesky factor is triangular. In this many column blocks, each with only its nonzero
+# rows, the product costs 9/16 of the full one (measured: faster than 4 blocks and than 1).
 BLOCKS = 8
 
 
 class FullDistances(nn.Module):
-    """‖W_c f − W_c μ_c‖² with W_c the inverse Cholesky factor of class c's own covariance."""
+    """‖W_c f − W_c μ_c‖², W_c the inverse Cholesky factor of the covariance of class c."""
 
     log_volume: Tensor
 
@@ -54,7 +53,7 @@ class FullDistances(nn.Module):
 
 
 class TiedDistances(nn.Module):
-    """‖W f − W μ_c‖² with W the inverse Cholesky factor of the covariance that all classes share."""
+    """‖W f − W μ_c‖², W the inverse Cholesky factor of the shared covariance."""
 
     product: Tensor
     whitened_means: Tensor
@@ -72,14 +71,14 @@ class TiedDistances(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Distances (B, C) of centred features (B, H)."""
         whitened = (features @ self.product).double()
-        # Multiplied out whatever the number of rows; in float64, as the squares nearly cancel.
+        # As a matrix product for any number of rows; in float64, because the squares nearly cancel.
         return torch.cdist(
             whitened, self.whitened_means, compute_mode="use_mm_for_euclid_dist"
         ).square()
 
 
 class DiagonalDistances(nn.Module):
-    """Σ_h (f_h − μ_ch)² / σ²_ch, multiplied out into one product: [f², f] · [σ⁻², −2 μ σ⁻²] + Σ_h μ²/σ²."""
+    """Σ_h (f_h − μ_ch)² / σ²_ch, expanded to one product: [f², f] · [σ⁻², −2 μ σ⁻²] + Σ_h μ²/σ²."""
 
     product: Tensor
     squared_means: Tensor

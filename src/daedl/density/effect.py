@@ -1,4 +1,4 @@
-"""How much the density did to predictions, and what to do when that was too little or too much."""
+"""Effect of the density on predictions, with advice if it is too small or too large."""
 
 from dataclasses import dataclass
 
@@ -9,32 +9,33 @@ from daedl.density.shrinkage import Shrunk
 from daedl.dirichlet import Dirichlet
 from daedl.outputs import Outputs
 
-# A score this close to 0 or 1 counts as "near" it (chosen).
+# Scores within this distance of 0 or 1 count as near (chosen).
 NEAR = 0.05
-# Beyond these shares of held-out in-distribution samples the density is called saturated or inert
-# (chosen). The first is low because known samples that tie with unknown ones cost AUPR at once.
+# Fractions of held-out in-distribution samples above which the density counts as saturated or inert
+# (chosen). The first is low because in-distribution samples that tie with OOD samples reduce AUPR at once.
 SATURATED = 0.02
 INERT = 0.90
-# Fewer wiped-out samples than this may be chance (chosen), unless they are most of all.
+# Fewer samples near 0 than FEW may be chance (chosen), unless they are more than MOST of all.
 FEW = 10
 MOST = 0.5
 
 
 class DensityWarning(UserWarning):
-    """The fitted density hardly changes predictions, or wipes out evidence on known data."""
+    """The fitted density hardly changes predictions, or removes evidence on in-distribution data."""
 
 
 @dataclass(frozen=True)
 class DensityEffect:
-    """The density's effect on held-out in-distribution samples.
+    """Effect of the density on held-out in-distribution samples.
 
     Attributes:
-        near_zero, near_one: shares of density scores within 0.05 of 0 and 1.
+        near_zero, near_one: fractions of density scores within 0.05 of 0 and 1.
         median_score: median density score.
         change_in_log_precision: mean of ln α₀ with the density minus without.
-        flips: predictions whose class the density changed, ties at score 0 aside; must be 0.
-        samples: how many samples were looked at.
-        shrunk: shrinkage, condition number and effective rank of each class's covariance.
+        flips: number of predictions whose class the density changed, except for score 0, where classes
+            tie; must be 0.
+        samples: number of samples.
+        shrunk: shrinkage, condition number and effective rank per covariance.
     """
 
     near_zero: float
@@ -46,20 +47,20 @@ class DensityEffect:
     shrunk: Shrunk
 
     def advice(self) -> str | None:
-        """What is wrong and what to do about it, or None."""
+        """Description of a problem and its remedies; None if there is none."""
         many = self.near_zero * self.samples >= FEW or self.near_zero > MOST
         if self.near_zero > SATURATED and many:
             return (
                 f"the density is saturated: {self.near_zero:.0%} of held-out in-distribution samples "
-                f"score below {NEAR}, so their evidence is wiped out. The density knows the training "
-                "samples too well: use leave_one_out=True, covariance='tied' or 'diagonal', a larger "
+                f"score below {NEAR}, which removes their evidence. The density overfits the training "
+                "samples: use leave_one_out=True, covariance='tied' or 'diagonal', a larger "
                 "shrinkage, more samples, or features of a later block"
             )
         if self.near_one > INERT:
             return (
                 f"the density is inert: {self.near_one:.0%} of held-out in-distribution samples score "
-                f"above {1 - NEAR}, so it changes nothing. Training outliers stretch the range: look "
-                "at the samples of lowest density, or use normalizer='smooth-quantile'"
+                f"above {1 - NEAR}, so it has no effect. Training outliers widen the range: inspect the "
+                "samples of lowest density, or use normalizer='smooth-quantile'"
             )
         return None
 
@@ -81,8 +82,8 @@ class DensityEffect:
 def density_effect(outputs: Outputs, scorer: DensityScorer) -> DensityEffect:
     """Compare predictions with and without the density.
 
-    `outputs` are those of held-out in-distribution samples: on the training set itself the scores
-    reach 0 and 1 by construction.
+    Pass `outputs` of held-out in-distribution samples: on the training set the scores reach 0 and 1 by
+    construction.
     """
     logits = outputs.logits.double()
     _, score = scorer(outputs.features)
@@ -102,5 +103,5 @@ def density_effect(outputs: Outputs, scorer: DensityScorer) -> DensityEffect:
 
 
 def _range(values: Tensor, spec: str) -> str:
-    """The smallest and the largest of `values` (K,) for people to read."""
+    """Format the minimum and maximum of `values` (K,)."""
     return f"{float(values.min()):{spec}} to {float(values.max()):{spec}}"

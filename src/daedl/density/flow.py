@@ -1,4 +1,4 @@
-"""Radial flows: densities with trainable parameters, several side by side."""
+"""Radial flows: several trainable densities, evaluated in parallel."""
 
 import math
 
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 
 class RadialLayer(nn.Module):
-    """One radial layer of each of K flows in D dimensions (Rezende and Mohamed, ICML 2015).
+    """One radial layer for each of K flows in D dimensions (Rezende and Mohamed, ICML 2015).
 
         d = x − x₀,  r = ‖d‖,  h = 1 / (a + r),  out = x + b h d
         ln |det ∂out/∂x| = (D − 1) ln(1 + b h) + ln(1 + b h − b h² r)
 
-    with a = softplus(a′) and b = −a + softplus(b′), so that b > −a and the layer is invertible. x₀
-    (K, D), a′ and b′ (K,) start at U(±1/√D), as published with PostNet.
+    with a = softplus(a′) and b = −a + softplus(b′), so b > −a and the layer is invertible. x₀ (K, D),
+    a′ and b′ (K,) are initialised with U(±1/√D), as in the published PostNet code.
     """
 
     def __init__(self, num_flows: int, dimension: int) -> None:
@@ -25,23 +25,23 @@ class RadialLayer(nn.Module):
         self.raw_b = nn.Parameter(torch.empty(num_flows).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Points x (B, K, D), the k-th through flow k, to new ones and log determinants (B, K)."""
-        # Below the rounding of the type a layer would be a hole, with infinite slopes at its centre.
+        """Map points x (B, K, D), x[:, k] by flow k, to new points and log determinants (B, K)."""
+        # Below machine epsilon the layer would have an infinite slope at its centre.
         eps = torch.finfo(self.center.dtype).eps
         a = F.softplus(self.raw_a).clamp_min(eps)
         b = F.softplus(self.raw_b) - a
         d = x - self.center
         distance = a + torch.linalg.vector_norm(d, dim=-1)
         bh = (b / distance).clamp_min(eps - 1)
-        # b h − b h² r = b h · a h, whose factor a h lies in (0, 1]: with bh it can't fall to −1.
+        # b h − b h² r = b h · a h with a h in (0, 1], so it is above −1 like b h.
         log_det = (x.shape[-1] - 1) * bh.log1p() + (bh * (a / distance)).log1p()
         return x + bh.unsqueeze(-1) * d, log_det
 
 
 class RadialFlow(nn.Module):
-    """K densities of D dimensions: `depth` radial layers each, from the data to a standard normal.
+    """K densities in D dimensions, each with `depth` radial layers from data to a standard normal.
 
-    log q_k(x) = ln N(out; 0, I) + Σ over layers of ln |det|, all K at once.
+    log q_k(x) = ln N(out; 0, I) + Σ over layers of ln |det|.
     """
 
     def __init__(self, num_flows: int, dimension: int, depth: int) -> None:

@@ -1,4 +1,4 @@
-"""Gaussian discriminant analysis: one Gaussian a class, weighted by the class's share."""
+"""Gaussian discriminant analysis: one Gaussian per class, weighted by class frequency."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,15 +17,15 @@ DISTANCES: dict[str, type[FullDistances | TiedDistances | DiagonalDistances]] = 
     "tied": TiedDistances,
     "diagonal": DiagonalDistances,
 }
-# Rows times classes times features scored at a time; bounds the working memory (chosen).
+# Rows times classes times features per block; limits the working memory (chosen).
 _ELEMENTS = 2**23
 
 
 class GaussianDensity(nn.Module):
     """ln p(f) = logsumexp_c (ln ω_c + ln N(f; μ_c, Σ_c)), with ω_c = N_c / N.
 
-    The paper's Section 3.3. Its statistics and shrinkage are kept, so that it can be saved, merged with
-    more samples and fitted again; the factors used for scoring are derived from them.
+    The paper's Section 3.3. Statistics and shrinkage are stored, so that the density can be saved and
+    merged with more samples; the factors used for scoring are derived from them.
     """
 
     counts: Tensor
@@ -49,39 +49,39 @@ class GaussianDensity(nn.Module):
         for name in ("amount", "scale", "condition", "effective_rank"):
             self.register_buffer(name, getattr(shrunk, name))
         shares = statistics.counts / statistics.counts.sum()
-        # Distances are taken about the overall mean: an offset common to all features costs digits.
+        # Centring avoids cancellation if all features have a large common offset.
         center = shares @ statistics.means
         covariances = shrunk_covariances(statistics, shrunk)
         distances = DISTANCES[self.structure](statistics.means - center, covariances, dtype)
         self.distances = distances
         constant = shares.log() + distances.log_volume
         constant -= 0.5 * statistics.num_features * math.log(2 * math.pi)
-        # Squares of what is further away than this could overflow float32; it is 10^8 deviations.
-        self.reach = 1e8 * math.sqrt(statistics.num_features * float(shrunk.scale.max()))
+        # Centred features are clamped to ± this (10^8 standard deviations): squares stay finite in float32.
+        self.max_offset = 1e8 * math.sqrt(statistics.num_features * float(shrunk.scale.max()))
         self.register_buffer("center", center, persistent=False)
         self.register_buffer("constant", constant, persistent=False)
 
     @classmethod
     def fit(cls, statistics: ClassStatistics, shrinkage: Shrinkage = "auto") -> "GaussianDensity":
-        """Fit to the statistics of the training features; see `shrink` for `shrinkage`."""
+        """Fit to the statistics of training features; see `daedl.density.shrinkage.shrink`."""
         missing = (statistics.counts == 0).nonzero().flatten().tolist()
         if missing:
             raise ValueError(
                 f"no training sample of class {', '.join(map(str, missing))} among "
-                f"{int(statistics.counts.sum())}; the density needs every class: add samples, or "
+                f"{int(statistics.counts.sum())}; expected samples of every class: add samples, or "
                 "build the network with fewer classes and renumber the labels"
             )
         return cls(statistics, shrink(statistics, shrinkage))
 
     def settings(self) -> dict[str, Any]:
-        """What, beside the tensors of `state_dict()`, rebuilds this density; JSON-able."""
+        """JSON-serialisable settings that rebuild this density together with `state_dict()`."""
         return {"covariance": self.structure, "dtype": str(self.dtype).removeprefix("torch.")}
 
     @classmethod
     def restore(
         cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
     ) -> "GaussianDensity":
-        """The density that gave this `state_dict()` and these `settings()`."""
+        """Rebuild a density from its `state_dict()` and `settings()`."""
         counts, means, scatter = (tensors[name] for name in ("counts", "means", "scatter"))
         statistics = ClassStatistics(counts, means, scatter, settings["covariance"])
         shrunk = Shrunk(*(tensors[each.name] for each in fields(Shrunk)))
@@ -89,19 +89,19 @@ class GaussianDensity(nn.Module):
 
     @property
     def statistics(self) -> ClassStatistics:
-        """What it was fitted to, on the CPU; merge it with another's to fit to both."""
+        """Statistics of the samples that the density was fitted to, on the CPU."""
         tensors = (self.counts.cpu(), self.means.cpu(), self.scatter.cpu())
         return ClassStatistics(*tensors, self.structure)
 
     @property
     def shrunk(self) -> Shrunk:
-        """The shrinkage of each covariance, and what it says about the features."""
+        """Shrinkage and spectrum of each covariance, on the CPU."""
         return Shrunk(
             self.amount.cpu(), self.scale.cpu(), self.condition.cpu(), self.effective_rank.cpu()
         )
 
     def cast(self, dtype: torch.dtype) -> "GaussianDensity":
-        """The same density, scoring in another type."""
+        """Copy of this density that scores in another dtype."""
         return GaussianDensity(self.statistics, self.shrunk, dtype).to(self.means.device)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -122,13 +122,13 @@ class GaussianDensity(nn.Module):
             )
         rows = max(1, _ELEMENTS // (num_classes * width))
         blocks = torch.split(features.to(self.center.device), rows)
-        # The constant's type is float64 whatever the products are computed in.
+        # The constant is float64 whatever the dtype of the products is.
         return torch.cat([self._distances(block).to(self.constant) for block in blocks])
 
     def mean_log_density(self, statistics: ClassStatistics) -> float:
-        """The mean of ln ω_c + ln N(f; μ_c, Σ_c) over samples of class c, all c, of these statistics.
+        """Mean of ln ω_y + ln N(f; μ_y, Σ_y) over the samples (f, y) that `statistics` summarise.
 
-        It depends on the samples by their means m_c and covariances S_c alone:
+        It depends on the samples of class c only through their mean m_c and covariance S_c:
         ln ω_c − ½ ln |2πΣ_c| − ½ (tr Σ_c⁻¹S_c + (m_c − μ_c)ᵀ Σ_c⁻¹ (m_c − μ_c)).
         """
         means, total = self.means.to(statistics.means), 0.0
@@ -138,7 +138,7 @@ class GaussianDensity(nn.Module):
                 continue
             samples = float(statistics.counts.sum()) if tied else count
             spread = (statistics.scatter if tied else statistics.scatter[c]) / samples
-            # tr Σ⁻¹S is the sum of the squared distances of the columns of a root of S.
+            # tr Σ⁻¹S is the sum of squared distances of the columns of a square root of S.
             values, vectors = torch.linalg.eigh(spread if spread.ndim == 2 else spread.diag())
             root = (vectors * values.clamp_min(0).sqrt()).T
             points = torch.cat([means[c] + root, statistics.means[c : c + 1]])
@@ -147,14 +147,14 @@ class GaussianDensity(nn.Module):
         return total / float(statistics.counts.sum())
 
     def _distances(self, features: Tensor) -> Tensor:
-        """Squared distances (B, C) of one block."""
-        centered = (features - self.center).clamp(-self.reach, self.reach)
+        """Squared distances (B, C) of one block of features."""
+        centered = (features - self.center).clamp(-self.max_offset, self.max_offset)
         return self.distances(centered.to(self.dtype))  # type: ignore[no-any-return]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Follow the classifier to another device, but keep the types when it becomes float or half.
+        """Move to another device, but keep dtypes if the classifier is converted to float or half.
 
-        A device without float64 (Apple's MPS) is not followed: the density stays and scores here.
+        On a device without float64 (Apple's MPS) the density stays on its current device.
         """
         try:
             device = fn(self.constant).device

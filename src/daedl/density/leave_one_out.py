@@ -1,8 +1,8 @@
-"""The density of each training sample as if it had not been one.
+"""Leave-one-out density of training samples.
 
-A Gaussian fitted to a sample is biased towards it: in many dimensions training samples look denser than
-any new ones ever will. Leaving each out of its own fit takes that bias away, at no cost: removing one
-sample changes a covariance by a matrix of rank one.
+In-sample densities are biased: in high dimensions they are larger than those of new samples. Leaving each
+sample out of its own fit removes this bias at little cost, because removing one sample is a rank-one
+update of the covariance.
 """
 
 import torch
@@ -15,9 +15,9 @@ from daedl.density.shrinkage import shrunk_covariances
 def left_out_log_density(density: GaussianDensity, features: Tensor, targets: Tensor) -> Tensor:
     """Log density (N,), float64, of training features (N, H) with class indices (N,).
 
-    `density` was fitted to them, and perhaps to others. For a full covariance without shrinkage it is
-    exactly what fitting N times would give; the shrinkage is held, and so are the other classes'
-    distances under a tied covariance.
+    `density` was fitted to these samples, and possibly to others. For full covariances without shrinkage
+    the result equals N separate fits. The shrinkage is kept fixed, and with a tied covariance so are the
+    distances to the other classes.
     """
     features, targets = features.to(density.means.device), targets.to(density.means.device)
     counts, total = density.counts, density.counts.sum()
@@ -27,17 +27,17 @@ def left_out_log_density(density: GaussianDensity, features: Tensor, targets: Te
         change = _diagonal_change(density, features, targets)
     else:
         change = _rank_one_change(density, every, targets)
-    # With the sample goes its part in the class's weight; a class of one sample goes altogether.
+    # The class weight decreases from n to n − 1 samples; a class of one sample vanishes.
     without = every.gather(1, targets[:, None])[:, 0] + change + ((n - 1) / n).log()
     return every.scatter(1, targets[:, None], without[:, None]).logsumexp(-1)
 
 
 def _factors(density: GaussianDensity, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(a, b, g), each (N,): without the sample at distance d from its mean,
+    """Factors (a, b, g), each (N,), of removing a sample with deviation d from its class mean:
 
         Σ becomes a Σ − b d dᵀ,   d becomes g d.
 
-    From fewer than three samples no covariance is left: Σ is then held.
+    With fewer than three samples the remaining covariance is undefined: Σ is kept fixed.
     """
     n = density.counts[targets]
     tied = density.structure == "tied"
@@ -50,22 +50,22 @@ def _factors(density: GaussianDensity, targets: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _rank_one_change(density: GaussianDensity, every: Tensor, targets: Tensor) -> Tensor:
-    """What leaving a sample out adds to its class's log density, (N,).
+    """Change (N,) of the log density of the sample's class when the sample is left out.
 
-    With m the squared distance: m becomes g² m / (a − b m), ln |Σ| gains H ln a + ln(1 − b m / a).
+    With m the squared distance: m becomes g² m / (a − b m), ln |Σ| increases by H ln a + ln(1 − b m / a).
     """
     a, b, g = _factors(density, targets)
     own = every.gather(1, targets[:, None])[:, 0]
     total = density.counts.sum()
     m = 2 * (density.constant[targets] + (total / (total - 1)).log() - own)
-    # Rounding aside, b m < a: a sample can't lie further from its own mean than it can pull it.
+    # b m < a up to rounding: the distance of a sample from a mean that includes it is bounded.
     left = (1 - b * m / a).clamp_min(1e-12)
     width = density.means.shape[1]
     return 0.5 * (m - g.square() * m / (a * left) - width * a.log() - left.log())
 
 
 def _diagonal_change(density: GaussianDensity, features: Tensor, targets: Tensor) -> Tensor:
-    """The same for variances v (N, H), each of which becomes a v − b d²."""
+    """`_rank_one_change` for variances v (N, H), each of which becomes a v − b d²."""
     a, b, g = (x[:, None] for x in _factors(density, targets))
     variances = torch.stack(list(shrunk_covariances(density.statistics, density.shrunk)))
     v = variances.to(density.means.device)[targets]

@@ -1,4 +1,4 @@
-"""From a log density to a score between 0 (far from the training data) and 1 (in their midst)."""
+"""Normalisers from log densities to scores between 0 (far from the training data) and 1."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,12 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from daedl.names import look_up
-
 
 @dataclass(frozen=True)
 class Normalizer:
-    """Maps log densities (B,) to scores (B,) in [0, 1], never falling as the density rises."""
+    """Monotone map from log densities (B,) to scores (B,) in [0, 1]."""
 
     low: float
     high: float
@@ -22,25 +20,25 @@ class Normalizer:
     def __post_init__(self) -> None:
         if not self.low < self.high:
             raise ValueError(
-                f"training log densities run from {self.low} to {self.high}; expected a range of "
-                "positive length: the features may be constant, or too few samples were given"
+                f"training log densities range from {self.low} to {self.high}; expected a range of "
+                "positive length: check for constant features, or add samples"
             )
 
     @classmethod
     def fit(cls, log_density: Tensor) -> "Normalizer":
-        """Find the range in the training samples' log densities (N,)."""
+        """Fit the range to the log densities (N,) of training samples."""
         raise NotImplementedError
 
-    def moved(self, shift: float) -> "Normalizer":
-        """The same for log densities that are all larger by `shift`."""
+    def shifted(self, shift: float) -> "Normalizer":
+        """Normaliser for log densities that are all larger by `shift`."""
         return replace(self, low=self.low + shift, high=self.high + shift)
 
-    def joined(self, log_density: Tensor, share: float) -> "Normalizer":
-        """The normaliser of more training samples too: their log densities (M,), `share` of all."""
+    def merged(self, log_density: Tensor, share: float) -> "Normalizer":
+        """Merge in log densities (M,) of additional samples, which are a fraction `share` of all."""
         raise NotImplementedError
 
-    def log_density_of(self, score: float) -> float:
-        """The log density that has this score, within the training data's range."""
+    def inverse(self, score: float) -> float:
+        """Log density with this score, within the range of the training data."""
         raise NotImplementedError
 
     def __call__(self, log_density: Tensor) -> Tensor:
@@ -50,42 +48,42 @@ class Normalizer:
 
 @dataclass(frozen=True)
 class MinMax(Normalizer):
-    """The paper's: s = clip((d − d_min) / (d_max − d_min), 0, 1), over the training data.
+    """s = clip((d − d_min) / (d_max − d_min), 0, 1) over the training data, as in the paper.
 
-    One training outlier lowers d_min and pushes every other score towards 1, where the density
-    does nothing; see `SmoothQuantile`.
+    A single training outlier lowers d_min and moves all other scores towards 1, where the density has no
+    effect; see `SmoothQuantile`.
     """
 
     name = "minmax"
 
     @classmethod
     def fit(cls, log_density: Tensor) -> "MinMax":
-        """d_min and d_max of the training samples."""
+        """Minimum and maximum of the training samples."""
         return cls(low=float(log_density.min()), high=float(log_density.max()))
 
-    def joined(self, log_density: Tensor, share: float) -> "MinMax":
-        """The smaller minimum and the larger maximum."""
+    def merged(self, log_density: Tensor, share: float) -> "MinMax":
+        """Smaller minimum and larger maximum."""
         del share
         low, high = float(log_density.min()), float(log_density.max())
         return MinMax(min(self.low, low), max(self.high, high))
 
-    def log_density_of(self, score: float) -> float:
+    def inverse(self, score: float) -> float:
         """d_min + s (d_max − d_min)."""
         return self.low + score * (self.high - self.low)
 
     def __call__(self, log_density: Tensor) -> Tensor:
-        """Scores (B,), exactly 0 below the training data's range and 1 above."""
+        """Scores (B,), exactly 0 below the range of the training data and 1 above."""
         return ((log_density - self.low) / (self.high - self.low)).clamp(0, 1)
 
 
 @dataclass(frozen=True)
 class SmoothQuantile(Normalizer):
-    """Linear between two quantiles of the training data, with tails that never end.
+    """Linear between two quantiles of the training data, with strictly monotone tails.
 
-    s = q + (1 − 2q) t with t = (d − low) / (high − low) for 0 ≤ t ≤ 1; below, q / (1 − t (1 − 2q) / q),
-    which meets it with the same slope and falls like 1 / |d|; above, one minus the same of 1 − t.
-    `low` and `high` are the quantiles q and 1 − q of the training log densities. Outliers move neither,
-    and no two different densities tie, as they would under a hard clip.
+    s = q + (1 − 2q) t with t = (d − low) / (high − low) for 0 ≤ t ≤ 1. Below, s = q / (1 − t (1 − 2q) / q),
+    which continues it with the same slope and decreases like 1 / |d|; above, symmetrically with 1 − t.
+    `low` and `high` are the quantiles q and 1 − q of the training log densities. They are robust to
+    outliers, and different densities never tie, unlike with a hard clip.
     """
 
     level: float = 0.01
@@ -93,17 +91,17 @@ class SmoothQuantile(Normalizer):
 
     @classmethod
     def fit(cls, log_density: Tensor, level: float = 0.01) -> "SmoothQuantile":
-        """The quantiles `level` and 1 − `level` of the training samples' log densities (N,)."""
+        """Quantiles `level` and 1 − `level` of the log densities (N,) of training samples."""
         low, high = _quantiles(log_density, level)
         return cls(low=low, high=high, level=level)
 
-    def joined(self, log_density: Tensor, share: float) -> "SmoothQuantile":
-        """Quantiles between those of both, which are all that is known of them."""
+    def merged(self, log_density: Tensor, share: float) -> "SmoothQuantile":
+        """Weighted mean of both quantiles; an approximation, as the earlier samples are not stored."""
         new_low, new_high = _quantiles(log_density, self.level)
         low = (1 - share) * self.low + share * new_low
         return replace(self, low=low, high=(1 - share) * self.high + share * new_high)
 
-    def log_density_of(self, score: float) -> float:
+    def inverse(self, score: float) -> float:
         """low + t (high − low) with t = (s − q) / (1 − 2q)."""
         t = (score - self.level) / (1 - 2 * self.level)
         return self.low + t * (self.high - self.low)
@@ -119,9 +117,9 @@ class SmoothQuantile(Normalizer):
 
 
 def _quantiles(log_density: Tensor, level: float) -> tuple[float, float]:
-    """The quantiles `level` and 1 − `level` of values (N,)."""
+    """Quantiles `level` and 1 − `level` of values (N,)."""
     ordered = log_density.double().sort().values
-    # torch.quantile refuses more than 2^24 values, so the order statistics are read off directly.
+    # torch.quantile is limited to 2^24 values, so the order statistics are used directly.
     last = len(ordered) - 1
     return float(ordered[round(level * last)]), float(ordered[round((1 - level) * last)])
 
@@ -129,8 +127,3 @@ def _quantiles(log_density: Tensor, level: float) -> tuple[float, float]:
 NORMALIZERS: Mapping[str, type[Normalizer]] = MappingProxyType(
     {kind.name: kind for kind in (MinMax, SmoothQuantile)}
 )
-
-
-def build(name: str) -> type[Normalizer]:
-    """The normaliser of this name in `NORMALIZERS`."""
-    return look_up(NORMALIZERS, name, "normalizer")

@@ -1,4 +1,4 @@
-"""Making a singular covariance invertible, and saying by how much."""
+"""Shrinkage of singular covariances."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from torch import Tensor
 
 from daedl.density.statistics import ClassStatistics
 
-# A covariance with a larger condition number counts as singular: float32 features carry about seven
-# digits, so a variance below 1e-10 of the largest is rounding, not information (chosen).
+# Covariances with a larger condition number count as singular: float32 features have about seven digits,
+# so a variance below 1e-10 of the largest is rounding error (chosen).
 MAX_CONDITION = 1e10
-# The mean of equal float64 features differs from them by rounding: a spread below this share of a class's
-# mean is none (chosen, a thousand times what one rounding makes).
+# The mean of equal float64 features differs from them by rounding: a relative spread below this counts as
+# zero (chosen, a thousand times the rounding error).
 _ROUNDING = 1e-12
-# A covariance that shrinkage leaves with a smaller share of its largest variance can't be factorised.
+# Covariances with a smaller ratio of smallest to largest eigenvalue can't be factorised (float64).
 _LEAST_SHARE = 1e-15
-# Guards divisions by a spread of zero.
+# Avoids division by a spread of zero.
 _TINY = 1e-300
 
 Shrinkage = Literal["auto"] | float
@@ -25,16 +25,15 @@ Shrinkage = Literal["auto"] | float
 
 @dataclass(frozen=True)
 class Shrunk:
-    """How each of K covariances S was made invertible (K = C, or 1 if tied); every field is (K,).
+    """Shrinkage of K covariances S (K = C, or 1 if tied); every field is (K,).
 
     Σ = (1 − amount) S + amount · scale · I.
 
     Attributes:
-        amount: the shrinkage, from 0 (none) to 1.
-        scale: the mean variance, tr S / H.
+        amount: shrinkage, from 0 (none) to 1.
+        scale: mean variance, tr S / H.
         condition: condition number of Σ.
-        effective_rank: exp of the entropy of S's eigenvalues as shares of their sum (Roy and
-            Vetterli, 2007): how many directions the features really use.
+        effective_rank: exp of the entropy of the normalised eigenvalues of S (Roy and Vetterli, 2007).
     """
 
     amount: Tensor
@@ -47,16 +46,18 @@ def require_shrinkage(shrinkage: Shrinkage) -> None:
     """Raise unless `shrinkage` is "auto" or a number from 0 to 1."""
     number = isinstance(shrinkage, int | float) and 0 <= shrinkage <= 1
     if shrinkage != "auto" and not number:
-        raise ValueError(f"shrinkage is {shrinkage!r}; expected 'auto' or a number from 0 to 1")
+        raise ValueError(
+            f"shrinkage is {shrinkage!r}; expected 'auto' or a number from 0 to 1: use 'auto'"
+        )
 
 
 def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
-    """Decide the shrinkage of each covariance.
+    """Compute the shrinkage of each covariance.
 
-    "auto" leaves an invertible covariance as it is (the paper's formula) and shrinks a singular one: a
-    matrix by the amount of the oracle approximating estimator, a diagonal one, which only constant
-    features make singular, by 1 / (N_c + 1), one sample's worth. A matrix that would be singular without
-    any one of its samples counts as singular too. A number is applied to every class.
+    "auto" does not shrink invertible covariances (the paper's formula). Singular ones are shrunk: a matrix
+    by the oracle approximating shrinkage (OAS), a diagonal, which is singular only with constant features,
+    by 1 / (N_c + 1), the weight of one sample. A matrix that becomes singular when one sample is left out
+    counts as singular. A number is applied to every class.
     """
     require_shrinkage(shrinkage)
     spectra = torch.stack([_spectrum(covariance) for covariance in statistics.covariances()])
@@ -66,10 +67,10 @@ def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
     varies = scale > _ROUNDING**2 * (magnitude.amax() if tied else magnitude)
     if not varies.any():
         raise ValueError(
-            "the features do not vary within any class, so they have no density; expected features "
-            "of a trained network on at least two different samples of some class"
+            "the features are constant within every class, so they have no density; expected variation "
+            "within some class: pass at least two different samples of it, and check the network"
         )
-    # A class of one sample, or of copies of it, has no spread of its own: take the others'.
+    # A class with one distinct sample has no spread: use the mean of the others.
     spectra = torch.where(varies[:, None], spectra, 0.0)
     scale = torch.where(varies, scale, scale[varies].mean())
     if shrinkage == "auto":
@@ -89,8 +90,8 @@ def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
         worst = int(share.argmin())
         raise ValueError(
             f"the covariance of class {worst} is singular ({int(statistics.samples()[worst])} samples, "
-            f"{statistics.num_features} features) and shrinkage {shrinkage} leaves it so; "
-            "use shrinkage='auto' or a larger number"
+            f"{statistics.num_features} features) with shrinkage {shrinkage}; expected an invertible "
+            "one: use shrinkage='auto' or a larger number"
         )
     shares = spectra / spectra.sum(1, keepdim=True).clamp_min(_TINY)
     entropy = -(shares * shares.clamp_min(_TINY).log()).sum(1)
@@ -98,7 +99,7 @@ def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
 
 
 def shrunk_covariances(statistics: ClassStatistics, shrunk: Shrunk) -> Iterator[Tensor]:
-    """Σ of each class in turn: (H, H), or its diagonal (H,)."""
+    """Yield Σ of each class: (H, H), or its diagonal (H,)."""
     for covariance, amount, scale in zip(
         statistics.covariances(), shrunk.amount, shrunk.scale, strict=True
     ):
@@ -117,7 +118,7 @@ def _spectrum(covariance: Tensor) -> Tensor:
 
 
 def _oracle_amount(spectra: Tensor, samples: Tensor) -> Tensor:
-    """Shrinkage (K,) of the oracle approximating estimator (Chen et al., 2010), as scikit-learn has it.
+    """Oracle approximating shrinkage (K,) (Chen et al., 2010), in the form used by scikit-learn.
 
     ρ = min(1, (tr S² + tr² S) / ((n + 1) (tr S² − tr² S / H))).
     """

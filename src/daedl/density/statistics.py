@@ -1,4 +1,4 @@
-"""Class-wise counts, means and scatter of features, gathered in one pass and mergeable."""
+"""Counts, means and scatter of features per class, computed in one pass and mergeable."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ Structure = Literal["full", "tied", "diagonal"]
 
 
 def require_structure(structure: Structure) -> None:
-    """Raise unless `structure` is one of the known ones."""
+    """Raise unless `structure` is a known covariance structure."""
     look_up({name: name for name in get_args(Structure)}, structure, "covariance")
 
 
-# Rows turned into float64 at a time: bounds the working memory, and is long enough for a fast product.
+# Rows converted to float64 at a time (chosen): limits the working memory, large enough for fast products.
 _ROWS = 4096
 
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """Float64 statistics of the features of each class.
+    """Statistics of features per class, in float64.
 
     Attributes:
-        counts: samples of each class N_c, (C,).
-        means: μ_c, (C, H).
+        counts: samples per class N_c, (C,).
+        means: means per class μ_c, (C, H).
         scatter: Σ_i (f_i − μ_c)(f_i − μ_c)ᵀ over the samples of a class: (C, H, H) for a full
             covariance, its diagonal (C, H), or its sum over the classes (H, H) for a tied one.
         structure: "full", "diagonal" or "tied".
@@ -46,14 +46,13 @@ class ClassStatistics:
     ) -> "ClassStatistics":
         """Statistics of features (N, H) with class indices (N,).
 
-        Working memory is the statistics themselves and a block of rows in float64: O(C H²),
-        whatever N is.
+        Working memory is the statistics and one block of rows in float64: O(C H²), independent of N.
         """
         require_structure(structure)
         if features.ndim != 2:
             raise ValueError(
                 f"features have shape {tuple(features.shape)}; expected (samples, features): flatten "
-                "each sample's features to a vector"
+                "the features of each sample"
             )
         require_targets(targets, num_classes, len(features))
         width = features.shape[1]
@@ -75,7 +74,7 @@ class ClassStatistics:
         return statistics
 
     def _add(self, block: Tensor, targets: Tensor) -> None:
-        """Merge a block of rows in, in place: only `of` calls it, on what it is still building."""
+        """Add a block of rows in place; only for `of`, before the statistics are returned."""
         for c in torch.unique(targets).tolist():
             rows = block[targets == c]
             mean = rows.mean(0)
@@ -92,12 +91,12 @@ class ClassStatistics:
             self.means[c] += shift * (added / (before + added))
 
     def merge(self, other: "ClassStatistics") -> "ClassStatistics":
-        """The statistics of both sets of samples together."""
+        """Statistics of both sets of samples together."""
         if self.structure != other.structure or self.means.shape != other.means.shape:
             raise ValueError(
-                f"cannot merge {self.structure} statistics of shape {tuple(self.means.shape)} with "
-                f"{other.structure} ones of shape {tuple(other.means.shape)}; expected the same "
-                "covariance structure, classes and features: fit both with the same network"
+                f"can't merge {self.structure} statistics of shape {tuple(self.means.shape)} with "
+                f"{other.structure} statistics of shape {tuple(other.means.shape)}; expected the same "
+                "covariance structure, classes and features: use the same network and settings for both"
             )
         counts = self.counts + other.counts
         total = self.counts[:, None] * self.means + other.counts[:, None] * other.means
@@ -106,19 +105,19 @@ class ClassStatistics:
         return ClassStatistics(counts, means, scatter, self.structure)
 
     def with_samples(self, features: Tensor, targets: Tensor) -> "ClassStatistics":
-        """The statistics with more features (N, H) of classes (N,) too, those of all processes."""
+        """Merge in features (N, H) with class indices (N,) of all processes."""
         added = ClassStatistics.of(features, targets, self.num_classes, self.structure)
         return self.merge(added.across_processes())
 
     def across_processes(self) -> "ClassStatistics":
-        """The statistics of all processes' samples together; the same in a single process."""
+        """Statistics of the samples of all processes; unchanged in a single process."""
         counts = sum_across(self.counts)
         means = sum_across(self.counts[:, None] * self.means) / counts.clamp_min(1)[:, None]
         scatter = sum_across(self._scatter_about(means))
         return ClassStatistics(counts, means, scatter, self.structure)
 
     def _scatter_about(self, means: Tensor) -> Tensor:
-        """Scatter about other `means` (C, H): S_c + N_c (μ_c − m_c)(μ_c − m_c)ᵀ."""
+        """Scatter about other means m (C, H): S_c + N_c (μ_c − m_c)(μ_c − m_c)ᵀ."""
         shift = self.means - means
         if self.structure == "diagonal":
             return self.scatter + self.counts[:, None] * shift.square()
@@ -128,13 +127,13 @@ class ClassStatistics:
         return torch.baddbmm(self.scatter, weighted[:, :, None], shift[:, None, :])
 
     def samples(self) -> Tensor:
-        """Samples behind each covariance: (C,), or (1,) if tied."""
+        """Number of samples per covariance: (C,), or (1,) if tied."""
         return self.counts.sum().reshape(1) if self.structure == "tied" else self.counts
 
     def covariances(self) -> Iterator[Tensor]:
-        """Each unbiased covariance in turn, a new tensor: (H, H), or its diagonal (H,); one if tied.
+        """Yield each unbiased covariance as a new tensor: (H, H), or its diagonal (H,); one if tied.
 
-        A class of one sample has covariance zero.
+        The covariance of a class with one sample is zero.
         """
         tied = self.structure == "tied"
         means = self.num_classes if tied else 1
@@ -144,10 +143,10 @@ class ClassStatistics:
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """Number of classes C."""
         return self.means.shape[0]
 
     @property
     def num_features(self) -> int:
-        """H."""
+        """Number of features H."""
         return self.means.shape[1]

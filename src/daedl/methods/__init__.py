@@ -1,4 +1,4 @@
-"""Methods, one file a paper, and the table to build them by name."""
+"""Methods, one file per paper; `METHODS` maps their names to classes."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from daedl.methods.dropout import MCDropout
 from daedl.methods.edl import EDL
 from daedl.methods.edl_plus import EDLPlus
 from daedl.methods.energy import Energy
-from daedl.methods.ensemble import Ensemble, Fits
+from daedl.methods.ensemble import Ensemble, FittedMembers
 from daedl.methods.f_edl import FEDL
 from daedl.methods.i_edl import IEDL
 from daedl.methods.kl_pn import KLPN
@@ -29,38 +29,16 @@ from daedl.methods.rkl_pn import RKLPN
 from daedl.methods.sngp import SNGP
 from daedl.methods.softmax import Softmax
 from daedl.methods.temperature import TemperatureScaling
-from daedl.names import look_up
+from daedl.names import look_up, subclasses_in
 
+# Every class with its own `name` in a module of this package: a new file needs no entry here.
+_NAMED = [
+    each
+    for each in subclasses_in(__name__, __path__, Method)  # type: ignore[type-abstract]
+    if "name" in vars(each)
+]
 METHODS: Mapping[str, type[Method]] = MappingProxyType(
-    {
-        method.name: method
-        for method in (
-            DAEDL,
-            EDL,
-            EDLPlus,
-            IEDL,
-            REDL,
-            ReEDL,
-            FEDL,
-            PostNet,
-            NatPN,
-            KLPN,
-            RKLPN,
-            SNGP,
-            Softmax,
-            MCDropout,
-            TemperatureScaling,
-            AdaTS,
-            Energy,
-            MaxLogit,
-            Mahalanobis,
-            NearestNeighbours,
-            NUQ,
-            DDU,
-            Retrofit,
-            Ensemble,
-        )
-    }
+    {each.name: each for each in sorted(_NAMED, key=lambda each: each.name)}
 )
 
 
@@ -70,10 +48,10 @@ def build(name: str, **arguments: Any) -> Method:
 
 
 def build_for(data: str, name: str, **arguments: Any) -> Method:
-    """Build a method with the settings that were published for a data set, "mnist" or "cifar10".
+    """Build a method with the settings published for a dataset, "mnist" or "cifar10".
 
-    Defaults stand where nothing was published; `arguments` come before both. The method of an
-    ensemble's members, which are built in the same way, may be a name, or a name and arguments.
+    `arguments` take precedence over published settings, and these over defaults. `member`, the
+    method of an ensemble's members, is a method, a name, or {"name": ..., "arguments": ...}.
     """
     method = look_up(METHODS, name, "method")
     for setting in arguments:
@@ -103,7 +81,7 @@ __all__ = [
     "EDLPlus",
     "Energy",
     "Ensemble",
-    "Fits",
+    "FittedMembers",
     "MCDropout",
     "Mahalanobis",
     "MaxLogit",

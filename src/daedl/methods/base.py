@@ -1,4 +1,4 @@
-"""The contract that every method keeps: from a network's outputs to a prediction, with its loss."""
+"""`Method`: the interface from network outputs to a loss and a prediction."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from daedl.spectral import SpectralNorm, normalization, spectral_normalize
 
 @dataclass(frozen=True)
 class Phase:
-    """One of the trainings of a method, with an optimiser and a schedule of its own.
+    """A training phase of a method, with its own optimiser and schedule.
 
     Attributes:
-        method: whose loss is trained and validated.
-        name: what the history calls it.
-        max_epochs: epochs at most; None for those that `fit` is told.
-        trains: parameters whose name holds this are trained, all others are left as they are.
+        method: provides the training and validation loss.
+        name: name of the phase in the history.
+        max_epochs: maximum number of epochs; None for the `max_epochs` of `fit`.
+        trains: parameters whose names contain this string are trained, the others are frozen.
     """
 
     method: "Method"
@@ -33,39 +33,42 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """A paper's way from features and logits to a prediction; a record of settings, with no state.
+    """Maps features and logits to a prediction; holds settings and no state.
 
-    A subclass gives `name`, `paper`, `loss` and `predict`. The other steps have defaults that most
-    methods leave alone, in the order in which they happen:
+    A subclass defines `name`, `paper`, `loss` and `predict`. The other hooks have defaults that suit
+    most methods. In the order in which they are called:
 
-        prepare        once, before training       spectral normalisation; extra heads or flows
-        start          once, before training       what needs the number of samples of each class
-        phases         once, before training       several trainings in a row
-        training_loss  each training step          what sees images: extra batches, several passes
-        loss           each training step, and validation
-        classes        each validation             where the class is not the largest logit
-        fit            once, after training        a density, a temperature, neighbours, ...
-        refit          when more samples come      merging them into what was fitted
-        forward        each prediction             several passes, dropout kept on
-        predict        each prediction
+        prepare           once, before training     spectral normalisation; extra heads or flows
+        set_class_counts  once, before training     receives the number of samples per class
+        phases            once, before training     several training phases
+        training_loss     every training step       sees images: extra batches, several passes
+        loss              every training step and validation batch
+        predict_labels    every validation batch    if the class is not the largest logit
+        fit               once, after training      a density, a temperature, neighbours, ...
+        refit             when samples are added    merges them into the fitted state
+        forward           every prediction          several passes, dropout at prediction
+        predict           every prediction
 
-    What every class says of itself, for the table in docs/methods.md:
-        name, paper: what it is called here, and where it comes from.
-        published: settings by data set, where those of the paper differ from the defaults, which
-            are those for MNIST; see `daedl.methods.build_for`.
-        published_training: how the paper or its code trains.
-        passes: forward passes for one prediction.
-        extra_cost: what training costs beyond a softmax network.
-        extra_data: images that it needs beside those that the network is trained on.
-        caveats: what to know before taking it.
-        fit_split: the data that `fit` is given, "training" or "validation".
+    Class attributes, from which docs/methods.md is rendered:
+        name: key in `daedl.methods.METHODS`.
+        title: display name in tables and figures; `name.upper()` if a class doesn't set it.
+        paper: reference.
+        published: published settings per dataset where they differ from the defaults, which are the
+            MNIST settings; see `daedl.methods.build_for`.
+        published_training: training protocol of the paper or its code.
+        passes: forward passes per prediction.
+        extra_cost: training cost in addition to a softmax network.
+        extra_data: data required in addition to the training set.
+        caveats: known limitations.
+        fit_split: data passed to `fit`, "training" or "validation".
 
     Attributes:
-        spectral: spectral normalisation of the network, or None for none.
-        reduction: whether a training step's loss is the mean or the sum over the batch.
+        spectral: spectral normalisation of the network; None to disable it.
+        reduction: "mean" or "sum" of the loss over a training batch.
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]
     paper: ClassVar[str]
     published: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     published_training: ClassVar[str] = ""
@@ -77,15 +80,20 @@ class Method(ABC):
     spectral: SpectralNorm | None = None
     reduction: Literal["mean", "sum"] = "mean"
 
-    def prepare(self, network: Network) -> Network:
-        """Make `network` ready for training with this method, in place, and return it.
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in vars(cls) and "title" not in vars(cls):
+            cls.title = cls.name.upper()
 
-        A network that is spectrally normalised already must be so in the way that the method asks.
+    def prepare(self, network: Network) -> Network:
+        """Prepare `network` for training with this method, in place, and return it.
+
+        If the network is already spectrally normalised, its settings must equal `self.spectral`.
         """
         if network.plain is not network and not self.has_head(network):
             raise ValueError(
-                f"the network was prepared for another method than {self}, or with other settings; "
-                "expected a plain one: build the network anew"
+                f"the network was prepared for a method or settings other than {self}; expected a "
+                "network without a head: build a new network"
             )
         self.require_normalization(network)
         if self.spectral is not None and normalization(network) is None:
@@ -93,26 +101,26 @@ class Method(ABC):
         return network
 
     def has_head(self, network: Network) -> bool:
-        """Whether `network` has the head that this method puts behind one."""
+        """Whether `network` already has the head that `prepare` adds."""
         del network
         return False
 
     def require_normalization(self, network: Network) -> None:
-        """Raise if `network` is spectrally normalised in another way than the method asks."""
+        """Raise if `network` is spectrally normalised with settings other than `self.spectral`."""
         present = normalization(network)
         if present is not None and self.spectral not in (None, present):
             raise ValueError(
-                f"the network is spectrally normalised with {present}, but the method asks for "
-                f"{self.spectral}; expected the same: build the network anew, or pass "
-                "spectral=... as it is"
+                f"the network is spectrally normalised with {present}, but the method requires "
+                f"{self.spectral}; expected equal settings: build a new network, or pass the "
+                "network's settings as spectral=..."
             )
 
     def set_class_counts(self, network: Network, counts: Tensor) -> None:
-        """Take in the number of training samples of each class (C,), before the first step."""
+        """Receive the number of training samples per class (C,) before the first step."""
         del network, counts
 
     def phases(self) -> "tuple[Phase, ...]":
-        """The trainings that follow each other; most methods have one."""
+        """Training phases in order; most methods have one."""
         return (Phase(self),)
 
     def training_loss(
@@ -123,88 +131,88 @@ class Method(ABC):
         epoch: int,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """Scalar loss of a training batch: images (B, ...), targets (B,), zero-based epoch, weights (B,)."""
+        """Scalar loss of a training batch: images (B, ...), targets (B,), epoch from 0, weights (B,)."""
         return losses.reduce(self.loss(network(images), targets, epoch), self.reduction, weights)
 
     @abstractmethod
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """Loss of each sample (B,).
+        """Loss per sample (B,).
 
-        Validation passes an infinite epoch, so that an annealed weight stands at its final value and
-        the losses of different epochs can be compared.
+        Validation passes an infinite epoch: annealed weights are at their final value, so validation
+        losses of different epochs are comparable.
         """
 
     def predict_labels(self, outputs: Outputs) -> Tensor:
-        """Predicted classes (B,) from outputs alone; several rows of logits (B, K, C) are averaged."""
+        """Predicted classes (B,) without fitted state; logits (B, K, C) are averaged as probabilities."""
         if outputs.logits.ndim == 2:
             return outputs.logits.argmax(-1)
         return outputs.logits.softmax(-1).flatten(1, -2).mean(1).argmax(-1)
 
     def fit(self, outputs: Outputs, targets: Tensor) -> nn.Module | None:
-        """Fit what the method needs to the outputs of all `fit_split` data; None if it needs nothing.
+        """Fit the method's state to the outputs of all `fit_split` data; None if it has no state.
 
-        With several processes each calls it with its own share of the samples.
+        In distributed training every process calls it with its own samples.
         """
         del outputs, targets
         return None
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:
-        """What `fit` would have returned if these outputs had been among those it was given."""
+        """Merge outputs of additional samples into the fitted state, and return the new state."""
         raise NotImplementedError(
-            f"{self.name} keeps no statistics that more samples could be merged into; expected a method "
-            "with Gaussians, such as 'daedl', 'retrofit' or 'ddu': call fit_post_hoc with all samples"
+            f"{self.name} keeps no statistics that can be merged; expected a method with Gaussians such "
+            "as 'daedl', 'retrofit' or 'ddu': call fit_post_hoc with all samples instead"
         )
 
     def forward(self, network: nn.Module, images: Tensor) -> Outputs:
-        """Outputs for prediction of images (B, ...); the network is in eval mode."""
+        """Outputs used for prediction, of images (B, ...); the network is in eval mode."""
         return network(images)  # type: ignore[no-any-return]
 
     @abstractmethod
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """The prediction for outputs of B images; `fitted` is what `fit` returned."""
+        """Prediction for the outputs of B images; `fitted` is the return value of `fit`."""
 
     def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> nn.Module:
-        """What `fit` returned, from its `state_dict()` and its `settings()`."""
-        raise NotImplementedError(f"{self.name} fits nothing, so there is nothing to restore")
+        """Rebuild the fitted state from its `state_dict()` and `settings()`."""
+        raise NotImplementedError(f"{self.name} has no fitted state to restore")
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """All settings by name, with their defaults."""
+        """Default values of all settings by name."""
         return {field.name: field.default for field in fields(cls)}
 
     def arguments(self) -> dict[str, Any]:
-        """What `build(name, **arguments)` needs to make this method again; JSON-able."""
+        """JSON-serialisable arguments with which `build(name, **arguments)` rebuilds this method."""
         return asdict(self)
 
     def __post_init__(self) -> None:
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"reduction is {self.reduction!r}; expected 'mean' or 'sum'")
         spectral: Any = self.spectral
-        if isinstance(spectral, Mapping):  # as a model file holds it
+        if isinstance(spectral, Mapping):  # from a model file
             object.__setattr__(self, "spectral", SpectralNorm(**spectral))
         elif spectral is not None and not isinstance(spectral, SpectralNorm):
             raise TypeError(
-                f"spectral is {spectral!r}; expected daedl.SpectralNorm(...), or None for none"
+                f"spectral is {spectral!r}; expected daedl.SpectralNorm(...), or None to disable it"
             )
 
     def training_method(self) -> "Method":
-        """The method whose training this one shares: itself, unless it differs only afterwards.
+        """The method that defines the training; another one if this method only changes prediction.
 
-        What is equal here can use the same trained network.
+        Methods with equal `training_method()` can share a trained network.
         """
         return self
 
     @property
     def passes(self) -> int:
-        """Forward passes for one prediction."""
+        """Forward passes per prediction."""
         return 1
 
     @property
     def needs_class_counts(self) -> bool:
-        """Whether the method asks for the number of samples of each class."""
+        """Whether the method uses the number of samples per class."""
         return type(self).set_class_counts is not Method.set_class_counts
 
     @property
     def needs_fit(self) -> bool:
-        """Whether the method fits anything after training."""
+        """Whether the method has state that is fitted after training."""
         return type(self).fit is not Method.fit

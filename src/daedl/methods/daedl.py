@@ -11,29 +11,30 @@ from daedl.spectral import SpectralNorm
 class DAEDL(DensityAware, EDLPlus):
     """Trained as EDL+ with spectral normalisation; predicts α = exp(s(f) · z).
 
-    s in [0, 1] is the normalised log density of the features under class-wise Gaussians fitted to the
-    training data: evidence vanishes away from them, α tends to 1 and the prediction to uniform. The
-    prediction is a softmax at temperature 1 / s. `spectral=None` leaves out the normalisation, "edl+"
-    the density: the rows of the paper's ablation.
+    s in [0, 1] is the normalised log density of the features under class-conditional Gaussians fitted
+    to the training data. Far from the training data s = 0, so α = 1 and the prediction is uniform. The
+    expected probabilities are a softmax with temperature 1 / s. The paper's ablation: `spectral=None`
+    omits spectral normalisation, method "edl+" omits the density.
 
     Attributes:
         covariance: "full" as in the paper, "tied" or "diagonal".
         shrinkage: see `daedl.density.GaussianDensity.fit`.
         normalizer: "minmax" as in the paper, or "smooth-quantile" against training outliers.
-        leave_one_out: take the normaliser's range from densities of training samples that were left
-            out of their own fit. The paper does not, and with few samples for many features most new
-            samples of known classes then fall below the range.
+        leave_one_out: compute the normaliser's range from leave-one-out densities of the training
+            samples. The paper uses in-sample densities; with few samples and many features, most new
+            in-distribution samples then fall below the range.
     """
 
     name = "daedl"
-    extra_cost = "spectral normalisation, and one pass over the training data for the density"
+    extra_cost = "spectral normalisation; one pass over the training data for the density"
     caveats = (
-        "One outlier in training can make the density inert (fit warns of it); probabilities of known "
-        "images are underconfident where the density score is far below 1 (see `leave_one_out`)."
+        "A single training outlier can make the density inert (`fit` warns). In-distribution "
+        "probabilities are underconfident where the density score is far below 1 (see "
+        "`leave_one_out`)."
     )
 
     spectral: SpectralNorm | None = SpectralNorm()  # noqa: RUF009 (frozen)
 
     def training_method(self) -> EDLPlus:
-        """EDL+ with the same spectral normalisation: the density comes after training."""
+        """EDL+ with the same settings: the density is fitted after training."""
         return EDLPlus(**{each.name: getattr(self, each.name) for each in fields(EDLPlus)})

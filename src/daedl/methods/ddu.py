@@ -4,40 +4,40 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from daedl.methods.gaussians import OnGaussians
-from daedl.methods.post_hoc import beside
+from daedl.methods.gaussians import GaussianMethod
+from daedl.methods.post_hoc import as_float_like
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
-class DDU(OnGaussians):
+class DDU(GaussianMethod):
     """Epistemic: −ln p(f), p(f) = Σ_c ω_c N(f; μ_c, Σ_c) fitted to the training features; p = softmax(z).
 
-    The paper trains with soft spectral normalisation, which is asked for with
-    `spectral=SpectralNorm(norm="operator", coefficient=3, soft=True)`. Without it, the default here, the
-    training is that of softmax, and shared with it. The paper's aleatoric score is the entropy of
-    softmax(z); here it is 1 − max_c p_c as for every method. The published code leaves out ω_c = N_c / N
-    and adds to the covariances the first of a ladder of numbers that makes them invertible.
+    The paper trains with soft spectral normalisation: pass
+    `spectral=SpectralNorm(norm="operator", coefficient=3, soft=True)`. The default is no spectral
+    normalisation, so that the trained network is shared with softmax. The paper's aleatoric score is the
+    entropy of softmax(z); here it is 1 − max_c p_c. The published code omits ω_c = N_c / N, and adds to
+    the covariances the first of a list of jitters that makes them invertible.
 
     Attributes:
-        shrinkage: of singular covariances; see `daedl.density.GaussianDensity.fit`.
+        shrinkage: shrinkage of singular covariances; see `daedl.density.GaussianDensity.fit`.
     """
 
     name = "ddu"
     paper = "Mukhoti et al., Deep Deterministic Uncertainty: A New Simple Baseline, CVPR 2023"
     published_training = (
         "soft spectral normalisation with coefficient 3; SGD at 0.1 with momentum 0.9 and weight decay "
-        "5e-4, batches of 128, 350 epochs, rate times 0.1 after 150 and 250"
+        "5e-4, batch size 128, 350 epochs, learning rate times 0.1 after 150 and 250"
     )
     covariance = "full"
     caveats = (
-        "The aleatoric score means something only where the density is high. Without spectral "
-        "normalisation unknown inputs may be mapped to where training features lie."
+        "The aleatoric score is meaningful only where the density is high. Without spectral "
+        "normalisation, OOD inputs may be mapped close to training features."
     )
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z), and minus the log density."""
-        log_density = beside(self.require_fitted(fitted)(outputs.features), outputs.logits)
+        """Probabilities softmax(z), epistemic score −ln p(f)."""
+        log_density = as_float_like(self.require_fitted(fitted)(outputs.features), outputs.logits)
         prediction = Prediction.from_probs(outputs.logits.softmax(-1), -log_density)
         return replace(prediction, log_density=log_density)

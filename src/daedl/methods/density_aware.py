@@ -1,4 +1,4 @@
-"""What DAEDL does after training, whatever the training was."""
+"""Density-aware prediction, shared by `DAEDL` and `Retrofit`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Any, ClassVar, cast
 from torch import Tensor, nn
 
 from daedl.checks import NotFittedError
-from daedl.density import DensityScorer
-from daedl.density import normalizer as normalizers
+from daedl.density import NORMALIZERS, DensityScorer
 from daedl.density.shrinkage import Shrinkage, require_shrinkage
 from daedl.density.statistics import Structure, require_structure
+from daedl.names import look_up
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -19,16 +19,16 @@ from daedl.prediction import Prediction
 class DensityAware:
     """Predicts α = exp(s(f) · z), s the normalised log density of the features.
 
-    A part of methods that stands before what they are trained as, and not a method itself: it has none of
-    a method's other settings, so that theirs keep their defaults.
+    A mixin, listed before the method that defines the training. It is not a `Method` itself, so that
+    the defaults of that method's settings hold.
 
     Attributes:
         covariance: "full" as in the paper, "tied" or "diagonal".
         shrinkage: see `daedl.density.GaussianDensity.fit`.
         normalizer: "minmax" as in the paper, or "smooth-quantile" against training outliers.
-        leave_one_out: take the normaliser's range from densities of training samples that were left
-            out of their own fit. The paper does not, and with few samples for many features most new
-            samples of known classes then fall below the range.
+        leave_one_out: compute the normaliser's range from leave-one-out densities of the training
+            samples. The paper uses in-sample densities; with few samples and many features, most new
+            in-distribution samples then fall below the range.
     """
 
     name: ClassVar[str]
@@ -40,13 +40,13 @@ class DensityAware:
 
     def __post_init__(self) -> None:
         super().__post_init__()  # type: ignore[misc]
-        # Refused here rather than after training.
+        # Invalid values are rejected here rather than after training.
         require_structure(self.covariance)
         require_shrinkage(self.shrinkage)
-        normalizers.build(self.normalizer)
+        look_up(NORMALIZERS, self.normalizer, "normalizer")
 
     def fit(self, outputs: Outputs, targets: Tensor) -> DensityScorer:
-        """Fit the density and its range to the training features."""
+        """Fit the density and the normaliser to the training features."""
         return DensityScorer.fit(
             outputs.features,
             targets,
@@ -58,21 +58,21 @@ class DensityAware:
         )
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> DensityScorer:
-        """Merge more training features into the density, and widen its range."""
+        """Merge more training features into the density, and update the normaliser."""
         scorer = cast(DensityScorer, fitted)
         return scorer.merged(outputs.features, targets, self.shrinkage, self.leave_one_out)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """The Dirichlet with α = exp(s z), density and logits from the same pass."""
+        """Dirichlet with α = exp(s z); density and logits come from the same forward pass."""
         if fitted is None:
             raise NotFittedError(
-                f"{self.name} has no fitted density yet; expected one before prediction: call "
-                "daedl.fit(model, ...) to train, or model.fit_post_hoc(train_loader) for a network "
-                "that is trained already"
+                f"{self.name} has no fitted density; expected one before prediction: call "
+                "daedl.fit(model, ...) to train, or model.fit_post_hoc(train_loader) if the network "
+                "is already trained"
             )
         log_density, score = fitted(outputs.features)
         score = score.to(outputs.logits.dtype)
-        # At s = 0 all classes tie, so the class is taken from the logits.
+        # At s = 0 all α are equal, so labels are computed from the logits.
         return Prediction.from_dirichlet(
             score[:, None] * outputs.logits,
             labels=outputs.logits.argmax(-1),
@@ -81,5 +81,5 @@ class DensityAware:
         )
 
     def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> DensityScorer:
-        """The density and its range from a model file."""
+        """Rebuild the density and the normaliser from a model file."""
         return DensityScorer.restore(tensors, settings)

@@ -19,21 +19,20 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"softplus": F.softplus, "r
 class EDL(Method):
     """α = 1 + h(z), trained with E‖y − π‖² + λ_t KL(Dir(α̃) ‖ Dir(1)), λ_t = λ min(1, t / 10).
 
-    The original takes h = ReLU; the rows of the DAEDL tables come from code with softplus, the default
-    here.
+    The original paper uses h = ReLU. The DAEDL tables were computed with softplus, the default here.
 
     Attributes:
         activation: h, "softplus" or "relu".
         kl_weight: λ.
-        anneal_epochs: epochs until the full weight; the first epoch has none.
+        anneal_epochs: epochs until the full weight is reached; it is 0 in the first epoch.
     """
 
     name = "edl"
     paper = "Sensoy et al., Evidential Deep Learning to Quantify Classification Uncertainty, NeurIPS 2018"
-    published_training = "Adam 1e-3 (MNIST) or 1e-4 (CIFAR-10), batches of 64, at most 200 epochs"
+    published_training = "Adam 1e-3 (MNIST) or 1e-4 (CIFAR-10), batch size 64, at most 200 epochs"
     caveats = (
-        "Evidence can vanish on known images, and with it the gradient, at high learning rates; "
-        "probabilities are underconfident by construction."
+        "At high learning rates evidence, and with it the gradient, can vanish on in-distribution "
+        "images. Probabilities are underconfident by construction."
     )
 
     activation: Literal["softplus", "relu"] = "softplus"
@@ -42,7 +41,7 @@ class EDL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        losses.annealed(self.kl_weight, 0, self.anneal_epochs)  # refuses what makes no sense
+        losses.annealed(self.kl_weight, 0, self.anneal_epochs)  # validates both
         if self.activation not in ACTIVATIONS:
             raise ValueError(
                 f"activation is {self.activation!r}; expected one of {', '.join(ACTIVATIONS)} "
@@ -59,7 +58,7 @@ class EDL(Method):
         return losses.evidential(self.log_alpha(outputs.logits), targets, weight, "none")
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """The Dirichlet with α = 1 + h(z); the class from z, as all α tie where h is 0."""
+        """Dirichlet with α = 1 + h(z); labels come from z, because all α are equal where h is 0."""
         del fitted
         logits = outputs.logits
         return Prediction.from_dirichlet(self.log_alpha(logits), labels=logits.argmax(-1))

@@ -1,4 +1,4 @@
-"""EDL with the exponential parameterisation: DAEDL without its density and spectral normalisation."""
+"""EDL with exponential parameterisation: DAEDL without density and spectral normalisation."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,14 +13,14 @@ from daedl.prediction import Prediction
 
 @dataclass(frozen=True, kw_only=True)
 class EDLPlus(Method):
-    """α = exp(z), trained with E‖y − π‖² + λ KL(Dir(α̃) ‖ Dir(1)), λ = 0.05 throughout.
+    """α = exp(z), trained with E‖y − π‖² + λ KL(Dir(α̃) ‖ Dir(1)), λ = 0.05 constant.
 
-    The "Exp" row of the paper's ablation. The published code adds 1e-6 to α; nothing is added here, as
-    ln α = z needs no guard.
+    The "Exp" row of the paper's ablation. The published code adds 1e-6 to α; this is unnecessary here
+    because everything is computed from ln α = z.
 
     Attributes:
         kl_weight: λ.
-        anneal_epochs: epochs until the full weight; 0 for a constant one.
+        anneal_epochs: epochs until the full weight is reached; 0 for a constant weight.
         reduction: the published code sums over the batch.
     """
 
@@ -29,9 +29,9 @@ class EDLPlus(Method):
         "Yoon and Kim, Uncertainty Estimation by Density Aware Evidential Deep Learning, ICML 2024"
     )
     published_training = (
-        "Adam 1e-3, times 0.95 an epoch, batches of 64, at most 50 epochs (CIFAR-10: 100)"
+        "Adam 1e-3, times 0.95 per epoch, batch size 64, at most 50 epochs (CIFAR-10: 100)"
     )
-    caveats = "Without a density its evidence can grow away from the training data."
+    caveats = "Without a density, evidence can grow with the distance from the training data."
 
     kl_weight: float = 0.05
     anneal_epochs: int = 0
@@ -39,7 +39,7 @@ class EDLPlus(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        losses.annealed(self.kl_weight, 0, self.anneal_epochs)  # refuses what makes no sense
+        losses.annealed(self.kl_weight, 0, self.anneal_epochs)  # validates both
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """Expected MSE plus the weighted KL, (B,)."""
@@ -47,6 +47,6 @@ class EDLPlus(Method):
         return losses.evidential(outputs.logits, targets, weight, "none")
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """The Dirichlet with α = exp(z)."""
+        """Dirichlet with α = exp(z)."""
         del fitted
         return Prediction.from_dirichlet(outputs.logits)

@@ -1,4 +1,4 @@
-"""The energy score."""
+"""Energy score."""
 
 from dataclasses import dataclass
 
@@ -12,17 +12,19 @@ from daedl.prediction import Prediction
 
 @dataclass(frozen=True, kw_only=True)
 class Energy(PostHoc):
-    """Epistemic: the energy E(x) = −T ln Σ_c exp(z_c / T); p = softmax(z), without the temperature.
+    """Epistemic: the energy E(x) = −T ln Σ_c exp(z_c / T); p = softmax(z) without temperature.
 
     Attributes:
-        temperature: T, published as 1: larger ones did worse.
+        temperature: T; published as 1, larger values performed worse.
     """
 
     name = "energy"
+    title = "Energy"
     paper = "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020"
     caveats = (
-        "The cross-entropy does not fix the level of the logits, so the score need not fall where data "
-        "are many. The published fine-tuning on outliers is left out: OOD data are not seen here."
+        "The cross-entropy is invariant to adding a constant to all logits, so the energy need not "
+        "decrease with the data density. The published fine-tuning on outliers is omitted: no OOD data "
+        "are used."
     )
 
     temperature: float = 1.0
@@ -32,10 +34,10 @@ class Energy(PostHoc):
         require_above_zero("temperature", self.temperature, "1 as published")
 
     def energy(self, logits: Tensor) -> Tensor:
-        """E (B,) of logits (B, C)."""
+        """Energy E (B,) of logits (B, C)."""
         return -self.temperature * (logits / self.temperature).logsumexp(-1)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z), and the energy."""
+        """Probabilities softmax(z), epistemic score E(x)."""
         del fitted
         return Prediction.from_probs(outputs.logits.softmax(-1), self.energy(outputs.logits))

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl.checks import require_whole
-from daedl.distributed import several
+from daedl.distributed import is_distributed
 from daedl.methods.base import Method, Phase
 from daedl.methods.softmax import Softmax
-from daedl.names import below
+from daedl.names import strip_prefix
 from daedl.networks import Members, Network
-from daedl.networks.headed import side_by_side
+from daedl.networks.headed import stack_outputs
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 from daedl.spectral import normalization, spectral_normalize
@@ -22,26 +22,27 @@ from daedl.spectral import normalization, spectral_normalize
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(Method):
-    """p̄ = (1/M) Σ_m p_m over M networks of one kind, from initial weights of their own.
+    """p̄ = (1/M) Σ_m p_m over M networks of the same architecture with different initial weights.
 
-    The epistemic score is the mean of the members' where they have one, so that what all members know
-    nothing of stays unknown; else the mutual information H(p̄) − (1/M) Σ_m H(p_m). Members are trained
-    side by side on the same batches, each with a loss of its own; those that were trained one by one are
-    joined by `daedl.ensemble`. Published members also differ in the order of their batches.
+    The epistemic score is the mean of the members' epistemic scores, if the member method has one; else
+    the mutual information H(p̄) − (1/M) Σ_m H(p_m). Members are trained jointly on the same batches, each
+    with its own loss; `daedl.ensemble` joins classifiers that were trained separately. In the paper the
+    order of batches also differs between members.
 
     Attributes:
-        member: the method of every member; by default softmax, as published.
+        member: method of all members; softmax as published.
         size: M.
     """
 
     name = "ensemble"
+    title = "Deep ensemble"
     paper = (
         "Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Estimation using Deep "
         "Ensembles, NeurIPS 2017"
     )
-    published_training = "that of its members, 5 times"
+    published_training = "that of the members, 5 times"
     extra_cost = "M trainings"
-    caveats = "Training, file and prediction cost M times as much as one member."
+    caveats = "Training, model file and prediction cost M times as much as for one member."
 
     member: Method = Softmax()  # noqa: RUF009 (frozen)
     size: int = 5
@@ -55,48 +56,49 @@ class Ensemble(Method):
         require_whole("size", self.size, 2, "5")
         if self.spectral is not None:
             raise ValueError(
-                f"spectral is {self.spectral} on the ensemble; expected it on its member: "
+                f"spectral is {self.spectral} on the ensemble; expected it on the member: pass "
                 "Ensemble(member=EDLPlus(spectral=...))"
             )
-        # A step's loss is the sum of the members' losses, each reduced as it is.
+        # The training loss is the sum of the members' reduced losses.
         object.__setattr__(self, "reduction", self.member.reduction)
 
     def arguments(self) -> dict[str, Any]:
-        """The member's name and arguments, and the size."""
+        """Name and arguments of the member, and the size."""
         member = {"name": self.member.name, "arguments": self.member.arguments()}
         return {"member": member, "size": self.size}
 
     @property
     def passes(self) -> int:
-        """M times those of a member."""
+        """M times the passes of a member."""
         return self.size * self.member.passes
 
     @property
     def extra_data(self) -> str:  # type: ignore[override]
-        """What members need."""
+        """Extra data of the member method."""
         return self.member.extra_data
 
     @property
     def needs_fit(self) -> bool:
-        """Whether members fit anything after training."""
+        """Whether the member method has fitted state."""
         return self.member.needs_fit
 
     @property
     def needs_class_counts(self) -> bool:
-        """Whether members ask for the number of samples of each class."""
+        """Whether the member method uses the number of samples per class."""
         return self.member.needs_class_counts
 
     @property
     def fit_split(self) -> Literal["training", "validation"]:  # type: ignore[override]
-        """The data that members are fitted to."""
+        """Data to which members are fitted."""
         return self.member.fit_split
 
     def prepare(self, network: Network) -> Network:
-        """M networks side by side: the given one, and others like it with new initial weights."""
+        """Combine the network with M − 1 newly initialised copies."""
         if isinstance(network, Members):
             if len(network.members) != self.size:
                 raise ValueError(
-                    f"{len(network.members)} networks for an ensemble of {self.size}; expected one each"
+                    f"{len(network.members)} networks for an ensemble of {self.size}; expected "
+                    f"{self.size}: pass one network per member, or set size={len(network.members)}"
                 )
             networks: list[Any] = list(network.members)
         else:
@@ -104,12 +106,12 @@ class Ensemble(Method):
         return Members([self.member.prepare(each) for each in networks])
 
     def set_class_counts(self, network: Network, counts: Tensor) -> None:
-        """Tell every member the number of samples of each class (C,)."""
+        """Pass the number of samples per class (C,) to every member."""
         for each in _members(network):
             self.member.set_class_counts(each, counts)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Those of a member, for all at once."""
+        """Phases of the member method, for all members at once."""
         return tuple(
             replace(phase, method=replace(self, member=phase.method))
             for phase in self.member.phases()
@@ -123,101 +125,103 @@ class Ensemble(Method):
         epoch: int,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """The sum of the members' losses, so that each has the gradient that it would have alone."""
+        """Sum of the members' losses, so that each member has the gradient of its own loss."""
         if type(self.member).training_loss is Method.training_loss:
             return super().training_loss(network, images, targets, epoch, weights)
-        if several():
+        if is_distributed():
             raise ValueError(
-                f"an ensemble of {self.member.name!r} is trained by several processes, whose gradients "
-                "would not be shared; expected one process: pass devices=1, or train members one by one "
-                "and join them with daedl.ensemble"
+                f"an ensemble of {self.member.name!r} can't be trained by several processes, because "
+                "gradients would not be synchronised; expected one process: pass devices=1, or train "
+                "members separately and join them with daedl.ensemble"
             )
         arguments = images, targets, epoch, weights
         each = [self.member.training_loss(one, *arguments) for one in _members(network)]
         return torch.stack(each).sum()
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """The sum of the members' losses, (B,)."""
+        """Sum of the members' losses, (B,)."""
         each = [self.member.loss(one, targets, epoch) for one in _split(outputs)]
         return torch.stack(each).sum(0)
 
     def predict_labels(self, outputs: Outputs) -> Tensor:
-        """Those of the mean probabilities; where these need a fit or more passes, those of most members."""
+        """Labels of the mean probabilities, or a majority vote if these need a fit or several passes."""
         if not self.member.needs_fit and self.member.passes == 1:
             return self.predict(outputs, None).labels
-        found = [self.member.predict_labels(one) for one in _split(outputs)]
-        return _most(found, outputs.logits.shape[-1])
+        votes = [self.member.predict_labels(one) for one in _split(outputs)]
+        return _majority(votes, outputs.logits.shape[-1])
 
-    def fit(self, outputs: Outputs, targets: Tensor) -> "Fits | None":
-        """What every member fits to its own outputs; None if that is nothing."""
+    def fit(self, outputs: Outputs, targets: Tensor) -> "FittedMembers | None":
+        """Fit every member to its own outputs; None if the member method has no state."""
         if not self.member.needs_fit:
             return None
-        return Fits([self.member.fit(one, targets) for one in _split(outputs)])
+        return FittedMembers([self.member.fit(one, targets) for one in _split(outputs)])
 
     def forward(self, network: nn.Module, images: Tensor) -> Outputs:
-        """Every member's way of predicting: features (B, M, H) and logits (B, M, ..., C)."""
-        return side_by_side([self.member.forward(one, images) for one in _members(network)])
+        """Stacked outputs of all members: features (B, M, H) and logits (B, M, ..., C)."""
+        return stack_outputs([self.member.forward(one, images) for one in _members(network)])
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """The mean of the members' probabilities and of their epistemic scores."""
-        parts = fitted.parts if isinstance(fitted, Fits) else [None] * self.size
-        found = [
+        """Mean of the members' probabilities and of their epistemic scores."""
+        parts = fitted.parts if isinstance(fitted, FittedMembers) else [None] * self.size
+        predictions = [
             self.member.predict(one, part) for one, part in zip(_split(outputs), parts, strict=True)
         ]
-        joined = Prediction.from_several(torch.stack([each.probs for each in found], 1))
-        # Where no member has evidence all classes tie: then the class is that of most members.
+        joined = Prediction.from_several(torch.stack([each.probs for each in predictions], 1))
+        # Without evidence all classes tie; the label is then a majority vote.
         top = joined.probs.topk(2).values
-        most = _most([each.labels for each in found], joined.probs.shape[1])
-        joined = replace(joined, labels=torch.where(top[:, 0] == top[:, 1], most, joined.labels))
-        own = [each.epistemic for each in found if each.epistemic is not None]
+        voted = _majority([each.labels for each in predictions], joined.probs.shape[1])
+        joined = replace(joined, labels=torch.where(top[:, 0] == top[:, 1], voted, joined.labels))
+        own = [each.epistemic for each in predictions if each.epistemic is not None]
         return replace(joined, epistemic=torch.stack(own).mean(0)) if own else joined
 
-    def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "Fits":
-        """What every member fitted, from a model file."""
-        return Fits(
+    def restore(
+        self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
+    ) -> "FittedMembers":
+        """Rebuild the fitted state of every member from a model file."""
+        return FittedMembers(
             [
-                self.member.restore(below(tensors, f"parts.{number}."), each)
+                self.member.restore(strip_prefix(tensors, f"parts.{number}."), each)
                 for number, each in enumerate(settings["parts"])
             ]
         )
 
     def training_method(self) -> "Ensemble":
-        """The ensemble whose members are trained so."""
+        """Ensemble of the members' training method."""
         return replace(self, member=self.member.training_method())
 
 
-class Fits(nn.Module):
-    """What the members of an ensemble fitted, in their order."""
+class FittedMembers(nn.Module):
+    """Fitted states of the members, in order."""
 
     def __init__(self, parts: Sequence[nn.Module | None]) -> None:
         super().__init__()
         self.parts = nn.ModuleList([part for part in parts if part is not None])
 
     def settings(self) -> dict[str, Any]:
-        """What, beside the tensors, rebuilds every part; JSON-able."""
+        """JSON-serialisable settings of every member's state."""
         return {"parts": [part.settings() for part in self.parts]}  # type: ignore[operator]
 
 
 def _another(network: Network) -> Network:
-    """Like `network`, with new initial weights; of its type, on its device, normalised as it is."""
-    fresh = network.fresh().to(next(network.parameters()))
+    """Copy of `network` with new initial weights, and the same dtype, device and normalisation."""
+    new = network.reinitialized().to(next(network.parameters()))
     present = normalization(network)
-    if present is not None and normalization(fresh) is None:
-        spectral_normalize(fresh, present)
-    return fresh
+    if present is not None and normalization(new) is None:
+        spectral_normalize(new, present)
+    return new
 
 
 def _members(network: nn.Module) -> list[Any]:
     return list(network.members)  # type: ignore[arg-type]
 
 
-def _most(found: Sequence[Tensor], num_classes: int) -> Tensor:
-    """The class (B,) that most of `found` (B,) have; of several the first."""
-    return F.one_hot(torch.stack(list(found)), num_classes).sum(0).argmax(-1)
+def _majority(votes: Sequence[Tensor], num_classes: int) -> Tensor:
+    """Majority label (B,) of several labels (B,); the smallest index if there is a tie."""
+    return F.one_hot(torch.stack(list(votes)), num_classes).sum(0).argmax(-1)
 
 
 def _split(outputs: Outputs) -> list[Outputs]:
-    """The outputs of each member."""
+    """Outputs of each member."""
     return [
         Outputs(features, logits)
         for features, logits in zip(

@@ -21,19 +21,19 @@ from daedl.spectral import SpectralNorm
 class FEDL(Method):
     """A flexible Dirichlet Σ_k p_k Dir(α + τe_k): α = exp(g₁), p = softmax(g₂), τ = softplus(g₃).
 
-    g₁ are the network's logits, g₂ and g₃ heads on its features. Trained with E‖y − π‖² + ‖y − p‖², which
-    has nothing to tune. With μ = E π:
+    g₁ are the network's logits; g₂ and g₃ are heads on its features. Trained with E‖y − π‖² + ‖y − p‖²,
+    which has no weight to tune. With μ = E π:
 
         epistemic  EU = Σ_c Var π_c
         aleatoric  AU = 1 − Σ_c μ_c² − EU = E(1 − Σ_c π_c²)
 
-    Other than in the released code g₁ is whatever the network has behind its features: one dense layer more
-    in `ConvNet`, and in `VGG16` two layers of 512 with dropout in place of one of 256 with batch
-    normalisation.
+    Unlike in the released code, g₁ consists of the network's own layers after the features: in `ConvNet`
+    one more dense layer, in `VGG16` two layers of width 512 with dropout instead of one of width 256 with
+    batch normalisation.
 
     Attributes:
         head_width: hidden units of g₂ and g₃; published.
-        spectral: of the network alone, so of the features and g₁; published.
+        spectral: spectral normalisation of the network (features and g₁) without the heads; published.
         reduction: the published code sums over the batch.
     """
 
@@ -42,11 +42,11 @@ class FEDL(Method):
         "Yoon and Kim, Uncertainty Estimation by Flexible Evidential Deep Learning, NeurIPS 2025"
     )
     published_training = (
-        "Adam 5e-4, times 0.1 every 30 epochs (20 in the code), batches of 64, 100 epochs"
+        "Adam 5e-4, times 0.1 every 30 epochs (20 in the code), batch size 64, 100 epochs"
     )
     extra_cost = "two small heads and spectral normalisation"
     caveats = (
-        "The heads are not spectrally normalised, so p and τ may be anything far from the training data. "
+        "The heads are not spectrally normalised, so p and τ are arbitrary far from the training data. "
         "The predicted distribution is a mixture, which has no single α."
     )
 
@@ -58,11 +58,11 @@ class FEDL(Method):
         super().__post_init__()
         if self.head_width < 1:
             raise ValueError(
-                f"head_width is {self.head_width}; expected at least one hidden unit: take 256"
+                f"head_width is {self.head_width}; expected at least one hidden unit: use 256"
             )
 
     def prepare(self, network: Network) -> Network:
-        """Normalise the network, and put the heads behind it unless it has them."""
+        """Normalise the network, and add the heads unless it has them already."""
         super().prepare(network)
         if self.has_head(network):
             return network
@@ -71,7 +71,7 @@ class FEDL(Method):
         return Headed(network, heads, network.num_features)
 
     def has_head(self, network: Network) -> bool:
-        """Whether `network` has such heads, as wide."""
+        """Whether `network` has such heads of the same width."""
         head = network.head if isinstance(network, Headed) else None
         return isinstance(head, Heads) and head.width == self.head_width
 
@@ -80,15 +80,15 @@ class FEDL(Method):
         del epoch
         flexible = FlexibleDirichlet.of(outputs.logits)
         expected = losses.expected_mse(flexible.averaged.log_alpha, targets, "none")
-        of_allocation = losses.squared_error(flexible.log_p, targets, "none")
-        return expected + flexible.variance_between.sum(-1) + of_allocation
+        allocation = losses.squared_error(flexible.log_p, targets, "none")
+        return expected + flexible.variance_between.sum(-1) + allocation
 
     def predict_labels(self, outputs: Outputs) -> Tensor:
         """argmax_c μ_c, (B,)."""
         return FlexibleDirichlet.of(outputs.logits).averaged.mean.argmax(-1)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities μ with EU and AU."""
+        """Probabilities μ, epistemic score EU and aleatoric score AU."""
         del fitted
         flexible = FlexibleDirichlet.of(outputs.logits)
         return Prediction.from_probs(
@@ -99,9 +99,10 @@ class FEDL(Method):
 
 
 class Heads(nn.Module):
-    """Puts g₂ (allocation) and g₃ (dispersion) beside the logits g₁: three rows (B, 3, C), g₃ repeated.
+    """Stacks g₁ (logits), g₂ (allocation) and g₃ (dispersion, expanded) to (B, 3, C).
 
-    H - width - C and H - width - 1, with ReLU and LayerNorm between, as in the released code.
+    The heads have layers H - width - C and H - width - 1, with ReLU and LayerNorm in between, as in the
+    released code.
     """
 
     def __init__(self, num_features: int, num_classes: int, width: int) -> None:
@@ -118,7 +119,7 @@ class Heads(nn.Module):
         )
 
     def forward(self, outputs: Outputs) -> Outputs:
-        """Features (B, H) and logits (B, C) to the same features and g₁, g₂, g₃ (B, 3, C)."""
+        """Map features (B, H) and logits (B, C) to the same features and g₁, g₂, g₃ (B, 3, C)."""
         features, logits = outputs
         rows = (logits, self.allocation(features), self.dispersion(features).expand_as(logits))
         return Outputs(features, torch.stack(rows, -2))
@@ -126,7 +127,7 @@ class Heads(nn.Module):
 
 @dataclass(frozen=True)
 class FlexibleDirichlet:
-    """Σ_k p_k Dir(α + τe_k) over C classes, by ln α (..., C), ln p (..., C) and ln τ (...)."""
+    """Σ_k p_k Dir(α + τe_k) over C classes, given ln α (..., C), ln p (..., C) and ln τ (...)."""
 
     log_alpha: Tensor
     log_p: Tensor
@@ -134,18 +135,18 @@ class FlexibleDirichlet:
 
     @classmethod
     def of(cls, logits: Tensor) -> "FlexibleDirichlet":
-        """From g₁, g₂ and g₃, (..., 3, C)."""
+        """Construct from stacked g₁, g₂ and g₃, (..., 3, C)."""
         alpha, allocation, dispersion = logits.unbind(-2)
         return cls(alpha, allocation.log_softmax(-1), _log_softplus(dispersion[..., 0]))
 
     @property
     def averaged(self) -> Dirichlet:
-        """Dir(α + τp), of precision S = α₀ + τ: the mean μ is the same, the variance part of it."""
+        """Dir(α + τp) with precision S = α₀ + τ: it has the same mean μ and a smaller variance."""
         return Dirichlet(torch.logaddexp(self.log_alpha, self.log_tau.unsqueeze(-1) + self.log_p))
 
     @property
     def variance_between(self) -> Tensor:
-        """What the mixture adds to the Var π_c of Dir(α + τp): τ² p_c (1 − p_c) / S(S + 1), (..., C)."""
+        """Variance between components, τ² p_c (1 − p_c) / S(S + 1), (..., C)."""
         p, dispersed = self.log_p.exp(), torch.sigmoid(self.log_tau - self.log_alpha.logsumexp(-1))
         return (dispersed.square() * self._peakedness).unsqueeze(-1) * _disagreement(p, p)
 
@@ -160,7 +161,7 @@ class FlexibleDirichlet:
         """E(1 − Σ_c π_c²) = 1 − Σ_c μ_c² − Σ_c Var π_c, (...).
 
         Written with m = α / α₀ and w = τ / S as S / (S + 1) · ((1 − w)² Σ_c m_c (1 − m_c)
-        + 2w (1 − w) Σ_c m_c (1 − p_c)), where nothing is subtracted.
+        + 2w (1 − w) Σ_c m_c (1 − p_c)), which has no cancellation.
         """
         odds = self.log_tau - self.log_alpha.logsumexp(-1)
         w, rest = torch.sigmoid(odds), torch.sigmoid(-odds)
@@ -175,9 +176,9 @@ class FlexibleDirichlet:
 
 
 def _disagreement(p: Tensor, q: Tensor) -> Tensor:
-    """p_c (1 − q_c): how often draws from p and q (..., C) are c and another class, (..., C).
+    """p_c (1 − q_c), (..., C): probability that draws from p and q (..., C) are c and another class.
 
-    1 − q of the largest q is the sum of the others: it would round to 0 where they are small.
+    For the largest q_c, 1 − q_c is computed as the sum of the others, which avoids rounding to 0.
     """
     largest = q.argmax(-1, keepdim=True)
     others = q.scatter(-1, largest, 0.0).sum(-1, keepdim=True)
@@ -186,7 +187,7 @@ def _disagreement(p: Tensor, q: Tensor) -> Tensor:
 
 def _log_softplus(x: Tensor) -> Tensor:
     """ln softplus(x), finite where softplus(x) underflows."""
-    # Below, ln(1 + eˣ) = eˣ − e²ˣ / 2 to 13 digits (chosen).
+    # Below −15, ln(1 + eˣ) = eˣ − e²ˣ / 2 to 13 digits (chosen).
     low = x.clamp_max(-15.0)
     direct = F.softplus(x.clamp_min(-15.0)).log()
     return torch.where(x < -15.0, low - low.exp() / 2, direct)

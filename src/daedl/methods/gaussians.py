@@ -1,4 +1,4 @@
-"""What methods share that read a softmax network's features under Gaussians of the classes."""
+"""Base class of methods that fit class-conditional Gaussians to softmax features."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from daedl.outputs import Outputs
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnGaussians(PostHoc):
-    """N(f; μ_c, Σ_c) of each class, fitted to the training features; not a method itself.
+class GaussianMethod(PostHoc):
+    """Abstract base: N(f; μ_c, Σ_c) per class, fitted to the training features.
 
     Attributes:
-        shrinkage: of singular covariances; see `daedl.density.GaussianDensity.fit`.
+        shrinkage: shrinkage of singular covariances; see `daedl.density.GaussianDensity.fit`.
     """
 
     extra_cost = "one pass over the training data"
@@ -29,7 +29,7 @@ class OnGaussians(PostHoc):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_shrinkage(self.shrinkage)  # here rather than after training
+        require_shrinkage(self.shrinkage)  # rather than after training
 
     def fit(self, outputs: Outputs, targets: Tensor) -> GaussianDensity:
         """Fit the Gaussians to the training features."""
@@ -46,5 +46,5 @@ class OnGaussians(PostHoc):
     def restore(
         self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
     ) -> GaussianDensity:
-        """The Gaussians from a model file."""
+        """Rebuild the Gaussians from a model file."""
         return GaussianDensity.restore(tensors, settings)

@@ -16,13 +16,13 @@ from daedl.outputs import Outputs
 
 @dataclass(frozen=True, kw_only=True)
 class IEDL(EDL):
-    """EDL whose error of each class has the weight ψ₁(α_c), and whose log |I| is rewarded.
+    """EDL with the error of class c weighted by ψ₁(α_c) and a reward for log |I|.
 
         Σ_c ψ₁(α_c) E(y_c − π_c)² − λ₁ log |I| + λ_t KL(Dir(α̃) ‖ Dir(1)),  α = 1 + softplus(z)
 
     I = diag ψ₁(α) − ψ₁(α₀) 11ᵀ is the Fisher information of Dir(α) about α, and the covariance of ln π.
-    Its determinant falls with the evidence, so that the second term asks for little of it. The loss
-    can be negative.
+    Its determinant decreases with the evidence, so the second term penalises evidence. The loss can be
+    negative.
 
     Attributes:
         fisher_weight: λ₁; 0.005 for MNIST, 0.05 for CIFAR-10 in the published code.
@@ -35,13 +35,13 @@ class IEDL(EDL):
     )
     published: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {"fisher_weight": 0.05}}
     published_training = (
-        "Adam 1e-3 (CIFAR-10: 5e-4), batches of 64, at most 200 epochs, "
+        "Adam 1e-3 (CIFAR-10: 5e-4), batch size 64, at most 200 epochs, "
         "early stopping on the validation accuracy"
     )
-    extra_cost = "trigamma functions of C + 1 numbers a sample"
+    extra_cost = "C + 1 trigamma functions per sample"
     caveats = (
-        "The loss can be negative, which is no sign of divergence. α is at least 1, so that evidence "
-        "can't be taken away, and the weight of the determinant was tuned for each data set."
+        "The loss can be negative, which does not indicate divergence. α is at least 1. The weight of "
+        "the determinant was tuned per dataset."
     )
 
     fisher_weight: float = 0.005
@@ -50,12 +50,12 @@ class IEDL(EDL):
         super().__post_init__()
         if not 0 <= self.fisher_weight < math.inf:
             raise ValueError(
-                f"fisher_weight is {self.fisher_weight}; expected a finite number from 0: take 0.005, or "
-                "0 to leave out the determinant"
+                f"fisher_weight is {self.fisher_weight}; expected a finite number of at least 0: use "
+                "0.005, or 0 to omit the determinant"
             )
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """Weighted expected MSE, less the weighted log |I|, plus the annealed KL, (B,)."""
+        """Weighted expected MSE minus weighted log |I| plus annealed KL, (B,)."""
         log_alpha = self.log_alpha(outputs.logits)
         dirichlet, onehot = Dirichlet(log_alpha), F.one_hot(targets, log_alpha.shape[-1])
         errors = (onehot - dirichlet.mean).square() + dirichlet.variance
@@ -68,13 +68,13 @@ class IEDL(EDL):
 def log_det_fisher(log_alpha: Tensor) -> Tensor:
     """ln |diag ψ₁(α) − ψ₁(α₀) 11ᵀ| of α (B, C), each at least 1 and C at least 2, (B,).
 
-    The published Σ_c ln ψ₁(α_c) + ln(1 − Σ_c ψ₁(α₀) / ψ₁(α_c)) takes the logarithm of what is left of 1,
-    about (C − 1) / 2α₀: in float32 it is NaN from α₀ of some 10⁷. With 1 / ψ₁(x) = x − ½ + δ(x) the
-    same is
+    In the published Σ_c ln ψ₁(α_c) + ln(1 − Σ_c ψ₁(α₀) / ψ₁(α_c)), the argument of the second logarithm is
+    about (C − 1) / 2α₀ and cancels: in float32 it is NaN from α₀ ≈ 10⁷. With 1 / ψ₁(x) = x − ½ + δ(x) it
+    equals
 
         Σ_c ln ψ₁(α_c) + ln ψ₁(α₀) + ln((C − 1) / 2 + δ(α₀) − Σ_c δ(α_c)),
 
-    where nothing large cancels: δ falls from δ(1) = 0.108 to 0. Computed in float64.
+    which has no cancellation: δ decreases from δ(1) = 0.108 to 0. Computed in float64.
     """
     log_each = log_alpha.double()
     log_sum = log_each.logsumexp(-1)

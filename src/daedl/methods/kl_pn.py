@@ -1,4 +1,4 @@
-"""Prior networks with the forward KL divergence."""
+"""Prior networks trained with the forward KL divergence."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ from daedl.prediction import Prediction
 class KLPN(Method):
     """α = exp(z), trained with (KL(Dir(β_y) ‖ Dir(α)) + γ KL(Dir(1) ‖ Dir(α′))) / t.
 
-    β_y is 1 for every class, plus t for the true one. α′ belongs to images of uniform noise, as many as
-    known ones and drawn anew for each step: no other unknown data are seen. Validation has the first
-    term alone, so that the epoch that is kept is chosen by known images.
+    β_y is 1 for every class, plus t for the true class. α′ is predicted for images of uniform noise, one
+    per training image and redrawn at each step; no other OOD data are used. The validation loss is the
+    first term, so the best epoch is selected on in-distribution images.
 
     Attributes:
-        target: t, the evidence asked for; 100 as in the later published code (the first one has smoothed
+        target: t, the target evidence; 100 as in the later published code (the first code uses smoothed
             targets with a precision of 1000).
         noise_weight: γ.
-        pixel_mean, pixel_std: of each channel, by which the images are normalised; the noise is drawn
-            between 0 and 1 and normalised likewise. None if the images are between 0 and 1 themselves.
+        pixel_mean, pixel_std: normalisation of the images per channel, applied to the noise as well,
+            which is drawn from [0, 1]. None if the images are in [0, 1].
     """
 
     name = "kl-pn"
     paper = "Malinin and Gales, Predictive Uncertainty Estimation via Prior Networks, NeurIPS 2018"
-    # Not the prior networks' own: how the compared protocol normalises CIFAR-10.
+    # Not from the paper: normalisation of CIFAR-10 in the compared protocol.
     published: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "cifar10": {
             "pixel_mean": (0.4914, 0.4822, 0.4465),
@@ -41,14 +41,14 @@ class KLPN(Method):
         }
     }
     published_training = (
-        "first code: Adam 1e-3, times 0.95 an epoch, batches of 128, 50 epochs; the later one, whose "
-        "targets these are: SGD, batches of 128, gradients clipped at 10; of the compared rows unpublished"
+        "first code: Adam 1e-3, times 0.95 per epoch, batch size 128, 50 epochs; later code, whose targets "
+        "are used here: SGD, batch size 128, gradients clipped at 10; not published for the compared rows"
     )
-    extra_cost = "twice the images: one of noise for each known one"
+    extra_cost = "twice the images: one noise image per training image"
     extra_data = "noise"
     caveats = (
-        "Needs images to call unknown in training; with noise alone it learns little of those that look "
-        "like images. The forward divergence trains poorly where classes overlap."
+        "Needs OOD images in training; noise alone teaches little about OOD images that look natural. "
+        "The forward divergence trains poorly where classes overlap."
     )
 
     target: float = 100.0
@@ -60,19 +60,20 @@ class KLPN(Method):
         super().__post_init__()
         if not self.target > 0 or not self.noise_weight >= 0:
             raise ValueError(
-                f"target is {self.target} and noise_weight {self.noise_weight}; expected a target above 0 "
-                "and a weight from 0: take 100 and 1"
+                f"target is {self.target} and noise_weight {self.noise_weight}; expected target above 0 "
+                "and noise_weight of at least 0: use 100 and 1"
             )
         if (self.pixel_mean is None) != (self.pixel_std is None):
             raise ValueError(
-                f"pixel_mean is {self.pixel_mean} and pixel_std {self.pixel_std}; expected both or neither"
+                f"pixel_mean is {self.pixel_mean} and pixel_std is {self.pixel_std}; expected both or "
+                "neither: pass the normalisation of the images, or None for images in [0, 1]"
             )
-        for name in ("pixel_mean", "pixel_std"):  # lists where a model file held them
+        for name in ("pixel_mean", "pixel_std"):  # lists if read from a model file
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
 
     def noise(self, images: Tensor) -> Tensor:
-        """Uniform noise like `images` (B, ...), normalised as they are."""
+        """Uniform noise of the shape of `images` (B, ...), with the same normalisation."""
         noise = torch.rand_like(images)
         if self.pixel_mean is None or self.pixel_std is None:
             return noise
@@ -83,9 +84,9 @@ class KLPN(Method):
         )
         return (noise - mean) / std
 
-    def divergence(self, wanted: Dirichlet, predicted: Dirichlet) -> Tensor:
-        """KL(wanted ‖ predicted), (B,)."""
-        return wanted.kl(predicted)
+    def divergence(self, target: Dirichlet, predicted: Dirichlet) -> Tensor:
+        """KL(target ‖ predicted), (B,)."""
+        return target.kl(predicted)
 
     def training_loss(
         self,
@@ -95,22 +96,22 @@ class KLPN(Method):
         epoch: int,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """The loss of known images, and that of as many of noise; both in one pass."""
+        """Loss of the images plus loss of as many noise images, in one forward pass."""
         outputs = network(torch.cat([images, self.noise(images)]))
-        known, unknown = outputs.logits.chunk(2)
-        flat = Dirichlet(torch.zeros_like(unknown))
-        of_noise = self.divergence(flat, Dirichlet(unknown)) / self.target
-        of_known = self.loss(Outputs(outputs.features[: len(images)], known), targets, epoch)
-        return losses.reduce(of_known + self.noise_weight * of_noise, self.reduction, weights)
+        logits, noise_logits = outputs.logits.chunk(2)
+        flat = Dirichlet(torch.zeros_like(noise_logits))
+        noise_loss = self.divergence(flat, Dirichlet(noise_logits)) / self.target
+        loss = self.loss(Outputs(outputs.features[: len(images)], logits), targets, epoch)
+        return losses.reduce(loss + self.noise_weight * noise_loss, self.reduction, weights)
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """KL(Dir(β_y) ‖ Dir(α)) / t, (B,)."""
         del epoch
         onehot = F.one_hot(targets, outputs.logits.shape[-1]).to(outputs.logits)
-        wanted = Dirichlet((1 + self.target * onehot).log())
-        return self.divergence(wanted, Dirichlet(outputs.logits)) / self.target
+        target = Dirichlet((1 + self.target * onehot).log())
+        return self.divergence(target, Dirichlet(outputs.logits)) / self.target
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """The Dirichlet with α = exp(z)."""
+        """Dirichlet with α = exp(z)."""
         del fitted
         return Prediction.from_dirichlet(outputs.logits)

@@ -1,4 +1,4 @@
-"""What methods share that read a latent, which the last layer gives in place of the logits."""
+"""Base class of methods whose network ends in a latent followed by a head."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -13,39 +13,39 @@ from daedl.spectral import normalization, remove_spectral_norm, spectral_normali
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnLatent(Method):
-    """A head behind a latent; not a method itself.
+class LatentMethod(Method):
+    """Abstract base: the last layer outputs a latent instead of logits, and a head follows.
 
     Attributes:
-        latent: dimensions of the latent.
+        latent: dimension of the latent.
     """
 
     latent: int = 6
 
     @abstractmethod
     def head(self, num_classes: int) -> nn.Module:
-        """A new head, from Outputs whose logits are the latent (B, latent) to those of the method."""
+        """Build a head that maps Outputs with the latent (B, latent) as logits to Outputs."""
 
     @property
     def num_features(self) -> int:
-        """Columns of the features that the head gives."""
+        """Number of columns of the features that the head returns."""
         return self.latent
 
     def prepare(self, network: Network) -> Network:
-        """Let the last layer give the latent and put the head behind; a network that has it stays."""
-        self.require_normalization(network)  # before anything is replaced
+        """Replace the last layer and add the head, unless the network has it already."""
+        self.require_normalization(network)  # before the network changes
         if network.plain is network:
             present = normalization(network)
             replace_last_layer(remove_spectral_norm(network), self.latent)
             head = self.head(network.num_classes).to(next(network.parameters()))
             network = Headed(network, head, self.num_features)
-            if present is not None:  # anew, as the last layer is another one
+            if present is not None:  # includes the new last layer
                 spectral_normalize(network, present)
         return super().prepare(network)
 
     def has_head(self, network: Network) -> bool:
-        """Whether `network` has a head that is like a new one."""
-        with torch.device("meta"):  # names and shapes alone: nothing is allocated or drawn
+        """Whether `network` has a head with the tensor names and shapes of a new one."""
+        with torch.device("meta"):  # no memory and no random numbers
             new = self.head(network.num_classes)
         return isinstance(network, Headed) and _shapes(network.head) == _shapes(new)
 

@@ -1,4 +1,4 @@
-"""The largest logit."""
+"""Maximum logit score."""
 
 from dataclasses import dataclass
 
@@ -14,16 +14,17 @@ class MaxLogit(PostHoc):
     """Epistemic: −max_c z_c; p = softmax(z)."""
 
     name = "max-logit"
+    title = "Max logit"
     paper = (
         "Hendrycks et al., Scaling Out-of-Distribution Detection for Real-World Settings, ICML 2022"
     )
     caveats = (
-        "The cross-entropy does not fix the level of the logits. Published for many classes, where "
-        "similar ones share the probability of an image that is well known."
+        "The cross-entropy is invariant to adding a constant to all logits. Published for many "
+        "classes, where similar classes share the probability of an in-distribution image."
     )
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z), and minus the largest logit."""
+        """Probabilities softmax(z), epistemic score −max_c z_c."""
         del fitted
         logits = outputs.logits
         return Prediction.from_probs(logits.softmax(-1), -logits.amax(-1))

@@ -1,4 +1,4 @@
-"""Natural posterior networks: a classifier, and evidence from one normalising flow for all classes."""
+"""Natural posterior networks: a classifier, and evidence from one normalising flow."""
 
 import math
 from collections.abc import Mapping
@@ -8,23 +8,24 @@ from types import MappingProxyType
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from daedl.checks import require_whole
 from daedl.density.flow import RadialFlow
 from daedl.methods.base import Phase
-from daedl.methods.postnet import Posterior
+from daedl.methods.postnet import PosteriorMethod
 from daedl.names import look_up
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
-# ln N_H for each dimension of the latent, by the name of the budget.
+# ln N_H per latent dimension, by name of the budget.
 BUDGETS: Mapping[str, float] = MappingProxyType(
     {"constant": 0.0, "exp-half": 0.5, "exp": 1.0, "normal": 0.5 * math.log(4 * math.pi)}
 )
-# Published: ln n is kept within ± this.
+# Published: ln n is clamped to ± this value.
 LARGEST = 30.0
 
 
 class NatPNHead(nn.Module):
-    """Latent to a linear classifier χ and, beside it, one flow q."""
+    """A linear classifier χ and one flow q, both on the latent."""
 
     def __init__(self, latent: int, depth: int, num_classes: int) -> None:
         super().__init__()
@@ -32,52 +33,53 @@ class NatPNHead(nn.Module):
         self.flow = RadialFlow(1, latent, depth)
 
     def forward(self, outputs: Outputs) -> Outputs:
-        """The latent (B, latent), and ln q + ln χ_c (B, C), whose logsumexp is ln q."""
+        """Latent (B, latent), and logits ln q + ln χ_c (B, C), whose logsumexp is ln q."""
         latent = outputs.logits
         return Outputs(latent, self.flow(latent) + self.classifier(latent).log_softmax(-1))
 
 
 @dataclass(frozen=True, kw_only=True)
-class NatPN(Posterior):
-    """α = 1 + n χ, n = N_H q(z) kept within e^±30, trained with E[−ln π_y] − λ H(Dir(α)).
+class NatPN(PosteriorMethod):
+    """α = 1 + n χ, n = N_H q(z) clamped to e^±30, trained with E[−ln π_y] − λ H(Dir(α)).
 
-    χ is the softmax of a linear classifier on the latent z of H = 16 dimensions, q one radial flow, N_H
-    a certainty budget. Three trainings: the flow alone is warmed up on −ln q(z), then all is trained
-    together, then the flow alone again is fine-tuned on −ln q(z). Logits are ln q(z) + ln χ_c; the
-    budget and the bounds come after them, so that the likelihood is seen as it is.
+    χ is the softmax of a linear classifier on the latent z of dimension H = 16, q a radial flow, N_H a
+    certainty budget. There are three training phases: warm-up of the flow on −ln q(z), joint training,
+    fine-tuning of the flow on −ln q(z). Logits are ln q(z) + ln χ_c; budget and clamping are applied
+    afterwards, so the phases on the likelihood use the unclamped ln q.
 
-    Other than in the released code:
-    - Every training has the batches, rate and schedule that `fit` is told. There all have batches of 1024
-      and a rate of 1e-3, so that the flow alone takes far fewer steps.
-    - Early stopping asks for any improvement; there for 1e-3 of the loss, 1e-2 of the likelihood.
-    - Fine-tuning keeps the epoch with the highest likelihood of the validation data. A released version
-      keeps the best checkpoint without saying that larger is better, which takes the lowest.
-    - The aleatoric score is 1 − max m, as of most methods here; there it is the entropy of m.
+    Differences from the released code:
+    - All phases use the batch size, learning rate and schedule of `fit`. The released code uses a batch
+      size of 1024 and a learning rate of 1e-3, so the flow takes far fewer steps alone.
+    - Early stopping requires any improvement; there 1e-3 of the loss, 1e-2 of the likelihood.
+    - Fine-tuning keeps the epoch with the highest validation likelihood. A released version selects the
+      best checkpoint without stating that larger is better, which keeps the lowest.
+    - The aleatoric score is 1 − max m, as for most methods here; there it is the entropy of m.
 
     Attributes:
         budget: ln N_H is 0 ("constant"), H/2 ("exp-half"), H ("exp") or ½ ln(4π) H ("normal").
-        warmup_epochs: of the first training; 0 for none.
-        finetune: whether there is the third training, as long at most as `fit` says.
+        warmup_epochs: epochs of the warm-up; 0 to skip it.
+        finetune: whether to fine-tune the flow, for at most the `max_epochs` of `fit`.
     """
 
     name = "natpn"
+    title = "NatPN"
     paper = (
         "Charpentier et al., Natural Posterior Network: Deep Bayesian Uncertainty for Exponential "
         "Family Distributions, ICLR 2022"
     )
     published_training = (
-        "Adam at 1e-3, batches of 1024, at most 100 epochs a training, early stopping on the "
-        "validation loss (fine-tuning: on the likelihood)"
+        "Adam 1e-3, batch size 1024, at most 100 epochs per phase, early stopping on the validation loss "
+        "(fine-tuning: on the likelihood)"
     )
     extra_cost = (
-        "one flow of 8 radial layers on 16 numbers an image; warm-up and fine-tuning, which together "
-        "may take as many epochs again"
+        "one flow of 8 radial layers in 16 dimensions; warm-up and fine-tuning, which may double the "
+        "number of epochs"
     )
     caveats = (
-        "One flow of radial layers hardly splits the latent into a cluster a class, so that what lies "
-        "between classes may seem better known than the data. While the flow is trained alone, dropout "
-        "in the encoder stays on, so that it is fitted to more spread latents than at prediction, and "
-        "batch normalisation goes on averaging."
+        "One radial flow can hardly model one cluster per class, so its density may be higher between "
+        "classes than on the data. While the flow is trained alone, dropout in the encoder is active, so "
+        "the flow is fitted to more dispersed latents than at prediction, and batch normalisation updates "
+        "its running statistics."
     )
 
     latent: int = 16
@@ -90,19 +92,14 @@ class NatPN(Posterior):
     def __post_init__(self) -> None:
         super().__post_init__()
         look_up(BUDGETS, self.budget, "budget")
-        epochs = self.warmup_epochs
-        if not isinstance(epochs, int) or epochs < 0 or isinstance(epochs, bool):
-            raise ValueError(
-                f"warmup_epochs is {epochs!r}; expected a whole number from 0: take 3 as published, "
-                "0 for no warm-up"
-            )
+        require_whole("warmup_epochs", self.warmup_epochs, 0, "3 as published, 0 for no warm-up")
         if not isinstance(self.finetune, bool):
             raise ValueError(
-                f"finetune is {self.finetune!r}; expected True or False: take True as published"
+                f"finetune is {self.finetune!r}; expected True or False: use True as published"
             )
 
     def head(self, num_classes: int) -> NatPNHead:
-        """A linear classifier and one flow."""
+        """Linear classifier and one flow."""
         return NatPNHead(self.latent, self.depth, num_classes)
 
     def phases(self) -> tuple[Phase, ...]:
@@ -117,24 +114,24 @@ class NatPN(Posterior):
         )
 
     def log_alpha(self, logits: Tensor) -> Tensor:
-        """ln(1 + n χ_c), with ln n = ln q + ln N_H kept within its bounds."""
+        """ln(1 + n χ_c), with ln n = ln q + ln N_H clamped to its bounds."""
         log_q = logits.logsumexp(-1, keepdim=True)
         log_n = log_q + BUDGETS[self.budget] * self.latent
-        # The gradient passes the bounds. Adding log_n − log_n keeps the value exact at any distance.
+        # Straight-through gradient of the clamp; log_n − log_n is exactly 0, so the value is exact.
         bounded = log_n.detach().clamp(-LARGEST, LARGEST) + (log_n - log_n.detach())
         return F.softplus(bounded + logits.log_softmax(-1))
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """The Dirichlet; epistemic is −ln q(z), as in the paper's code.
+        """Dirichlet with epistemic score −ln q(z), as in the paper's code.
 
-        It orders images as −ln α₀ does, which ties beyond the bounds.
+        It ranks images as −ln α₀ does, without its ties beyond the bounds.
         """
         prediction = super().predict(outputs, fitted)
         return replace(prediction, epistemic=-outputs.logits.logsumexp(-1))
 
 
 class _Likelihood(NatPN):
-    """The training of the flow alone."""
+    """Training of the flow alone."""
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """−ln q(z), (B,)."""

@@ -1,4 +1,4 @@
-"""Nonparametric uncertainty quantification: Nadaraya and Watson's estimate among training features."""
+"""Nonparametric uncertainty quantification: Nadaraya-Watson estimate on training features."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from daedl.checks import require_above_zero, require_whole
 from daedl.distributed import gather_across
 from daedl.methods.knn import distance, nearest
-from daedl.methods.post_hoc import PostHoc, beside, gather_rows
+from daedl.methods.post_hoc import PostHoc, as_float_like, gather_rows
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
-# Bandwidths to choose from; published.
+# Number of candidate bandwidths; published.
 _GRID = 5
-# Training samples that choose among them (chosen: seconds for 48,000 features of 576).
+# Training samples used to select the bandwidth (chosen: seconds for 48,000 x 576 features).
 _TUNING = 2000
 
 
 class NadarayaWatson(nn.Module):
-    """Training features (N, H) about their mean, their labels (N,), and ln τ² of others; see `NUQ`."""
+    """Centred training features (N, H) with labels (N,); computes ln τ², see `NUQ`."""
 
     center: Tensor
     stored: Tensor
@@ -44,8 +44,8 @@ class NadarayaWatson(nn.Module):
         super().__init__()
         if k >= len(stored):
             raise ValueError(
-                f"k is {k} but there are {len(stored)} training features; expected more of them than "
-                "neighbours: lower k, or fit to more samples"
+                f"k is {k} but there are {len(stored)} training features; expected k below that number: "
+                "lower k, or fit to more samples"
             )
         self.num_classes, self.k = num_classes, k
         self.log_weight, self.bandwidth = log_weight, bandwidth
@@ -58,34 +58,34 @@ class NadarayaWatson(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """ln τ² (B,) of features (B, H)."""
-        # About the mean of the training features: an offset common to all of them costs digits.
-        found = self._neighbours(features.to(self.stored) - self.center, self.k)
-        return torch.cat([_log_tau_squared(self._log_scores(*each)) for each in found])
+        # Centring avoids cancellation if all features have a large common offset.
+        blocks = self._neighbours(features.to(self.stored) - self.center, self.k)
+        return torch.cat([_log_tau_squared(self._log_scores(*block)) for block in blocks])
 
     def tune(self, own: Tensor) -> None:
-        """Take the bandwidth with which the training samples `own` (M,) are classified best.
+        """Select the bandwidth with the best leave-one-out accuracy on the training samples `own` (M,).
 
-        Each of them is left out from its own neighbours. Candidates go in equal ratios from the
-        smallest distance to a neighbour to the largest; of equally good ones it is the largest.
+        Candidates are spaced geometrically between the smallest and the largest distance to a
+        neighbour; of equally accurate ones the largest is selected.
         """
         parts = zip(*self._neighbours(self.stored[own], self.k + 1), strict=True)
         distances, indices = (torch.cat(part) for part in parts)
         distances = distances.masked_fill(indices == own[:, None], math.inf)
         apart = distances[(distances > 0) & (distances < math.inf)].double()
         if not len(apart):
-            self.bandwidth = 1.0  # all are the same, and so is their kernel
+            self.bandwidth = 1.0  # all features are equal, so the kernel is 1
             return
-        truth, found = self.labels[own], {}
+        truth, correct = self.labels[own], {}
         for step in torch.linspace(0, 1, _GRID).tolist():
             self.bandwidth = float(apart.min() ** (1 - step) * apart.max() ** step)
             classes = self._log_scores(distances, indices).argmax(-1)
-            found[self.bandwidth] = int((classes == truth).sum())
-        self.bandwidth = max(found, key=lambda bandwidth: (found[bandwidth], bandwidth))
+            correct[self.bandwidth] = int((classes == truth).sum())
+        self.bandwidth = max(correct, key=lambda bandwidth: (correct[bandwidth], bandwidth))
 
     def _neighbours(self, centered: Tensor, k: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Distances (B, k) to the nearest of `stored`, and their indices (B, k), by blocks of rows."""
+        """Yield distances (B, k) to the nearest rows of `stored` and their indices (B, k) in blocks."""
         for block, indices in nearest(centered, self.stored, self.squares, k):
-            # One neighbour after the other, as the features of all would take k times the memory.
+            # One neighbour at a time: gathering all of them would take k times the memory.
             columns = [distance(block, self.stored, column) for column in indices.unbind(1)]
             yield torch.stack(columns, 1), indices
 
@@ -98,7 +98,7 @@ class NadarayaWatson(nn.Module):
         return torch.logaddexp(log_sums, self.log_prior)
 
     def settings(self) -> dict[str, Any]:
-        """What, beside the tensors of `state_dict()`, rebuilds this; JSON-able."""
+        """JSON-serialisable settings that rebuild this together with `state_dict()`."""
         return {
             "num_classes": self.num_classes,
             "k": self.k,
@@ -110,7 +110,7 @@ class NadarayaWatson(nn.Module):
 def _log_tau_squared(log_scores: Tensor) -> Tensor:
     """ln(η (1 − η) / (S + ν)) (B,) of the largest η, from ln(S_c + ν π_c) (B, C)."""
     largest, top = log_scores.max(-1, keepdim=True)
-    # Of the others, as 1 − η would round to 0.
+    # ln(1 − η) from the other classes, because 1 − η could round to 0.
     others = log_scores.scatter(-1, top, -math.inf).logsumexp(-1)
     return largest.squeeze(-1) + others - 3 * log_scores.logsumexp(-1)
 
@@ -119,28 +119,28 @@ def _log_tau_squared(log_scores: Tensor) -> Tensor:
 class NUQ(PostHoc):
     """Epistemic: ln τ² = ln(η (1 − η) / (S + ν)) of the class with the largest η_c; p = softmax(z).
 
-    f_i are the k nearest training features of f, with labels y_i, and π_c the shares of the classes:
+    f_i are the k nearest training features of f, y_i their labels, and π_c the class frequencies:
 
         S_c = Σ_i exp(−‖f − f_i‖² / 2h²) [y_i = c],   S = Σ_c S_c,   η_c = (S_c + ν π_c) / (S + ν)
 
-    η is Nadaraya and Watson's estimate of the classes' probabilities and τ² its asymptotic variance, but
-    for a constant factor. The uncertainty U_e = 2 √(2/π) τ has the same order; the total, U_e + 1 − max_c
-    η_c, is left out, as with many features the constant, 2 to the −H/2, hides U_e.
+    η is the Nadaraya-Watson estimate of the class probabilities and τ² its asymptotic variance up to a
+    constant factor. The uncertainty U_e = 2 √(2/π) τ has the same ranking. The total uncertainty
+    U_e + 1 − max_c η_c is omitted: with many features U_e is negligible because of the factor 2^(−H/2).
 
     Verified in the released code (stat-ml/NUQ), though not in the paper's text: the kernel, the prior
-    ν π_c, ln τ² as the epistemic score, the candidates for h and their choice by accuracy. Other than there:
-    - ν is e⁻¹⁰⁰, not 1. With ten classes τ² falls again where S < ν / 3, so that with 1 what is far away
-      can seem better known than what is near. That was noticed on KMNIST and Fashion-MNIST, whose figures
-      are no independent evidence for NUQ therefore.
-    - h is chosen by leaving out each of 2,000 samples, not 3 of 10 parts; of equally good ones it is the
-      largest, not the smallest. Neighbours are exact.
-    - The code adds ν (1 − ln π_c) for the other classes where η needs ν (1 − π_c), as here.
+    ν π_c, ln τ² as epistemic score, the candidates for h and their selection by accuracy. Differences:
+    - ν is e⁻¹⁰⁰, not 1. With ten classes τ² decreases again where S < ν / 3, so with ν = 1 distant samples
+      can get a lower score than near ones. This was observed on KMNIST and Fashion-MNIST, so results on
+      these datasets are not independent evidence for NUQ.
+    - h is selected by leave-one-out on 2,000 samples, not with 3 of 10 folds; of equally accurate values
+      the largest is selected, not the smallest. Neighbours are exact.
+    - The code adds ν (1 − ln π_c) for the other classes; correct is ν (1 − π_c), as here.
 
     Attributes:
-        k: published.
+        k: number of neighbours; published.
         log_weight: ln ν; chosen, see above.
-        bandwidth: h, or None to choose it by cross-validation, as published.
-        seed: of the samples that choose it.
+        bandwidth: h, or None to select it by cross-validation, as published.
+        seed: seed of the subset used to select h.
     """
 
     name = "nuq"
@@ -148,11 +148,11 @@ class NUQ(PostHoc):
         "Kotelevskii et al., Nonparametric Uncertainty Quantification for Single Deterministic Neural "
         "Network, NeurIPS 2022"
     )
-    extra_cost = "one pass over the training data, and neighbours of 2,000 of them to choose h"
+    extra_cost = "one pass over the training data, and neighbours of 2,000 samples to select h"
     caveats = (
-        "The model file holds every training feature (48,000 of 576 are 111 MB), and each prediction is "
-        "compared with all of them. Where neighbours disagree the score is high, however near they are; "
-        "beyond about 14 h from all of them it is constant."
+        "The model file contains all training features (48,000 x 576: 111 MB), and every prediction is "
+        "compared with all of them. The score is high where neighbours have different labels, however near "
+        "they are; beyond a distance of about 14 h it is constant."
     )
 
     k: int = 20
@@ -166,14 +166,14 @@ class NUQ(PostHoc):
         require_whole("seed", self.seed, 0, "0")
         if not -math.inf < self.log_weight < math.inf:
             raise ValueError(
-                f"log_weight is {self.log_weight!r}; expected a finite number: take -100, or 0 as in the "
+                f"log_weight is {self.log_weight!r}; expected a finite number: use -100, or 0 as in the "
                 "released code"
             )
         if self.bandwidth is not None:
-            require_above_zero("bandwidth", self.bandwidth, "None to choose it by cross-validation")
+            require_above_zero("bandwidth", self.bandwidth, "None to select it by cross-validation")
 
     def fit(self, outputs: Outputs, targets: Tensor) -> NadarayaWatson:
-        """Keep the training features and labels, of all processes, and choose the bandwidth."""
+        """Store the training features and labels of all processes, and select the bandwidth."""
         features, labels = gather_rows(outputs.features.float()), gather_across(targets)
         center = features.mean(0)
         fitted = NadarayaWatson(
@@ -192,10 +192,12 @@ class NUQ(PostHoc):
         return fitted
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z), and ln τ²."""
+        """Probabilities softmax(z), epistemic score ln τ²."""
         epistemic: Tensor = self.require_fitted(fitted)(outputs.features)
-        return Prediction.from_probs(outputs.logits.softmax(-1), beside(epistemic, outputs.logits))
+        return Prediction.from_probs(
+            outputs.logits.softmax(-1), as_float_like(epistemic, outputs.logits)
+        )
 
     def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> NadarayaWatson:
-        """The training features from a model file."""
+        """Rebuild the stored features from a model file."""
         return NadarayaWatson(tensors["center"], tensors["stored"], tensors["labels"], **settings)

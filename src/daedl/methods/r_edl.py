@@ -1,4 +1,4 @@
-"""R-EDL: evidential deep learning with relaxed settings."""
+"""R-EDL: evidential deep learning with a relaxed prior weight."""
 
 import math
 from collections.abc import Mapping
@@ -19,28 +19,26 @@ from daedl.outputs import Outputs
 class REDL(ReEDL):
     """α = softplus(z) + λ, trained with ‖y − P‖² + μ_t KL(Dir(α̃) ‖ Dir(λ1)), μ_t = μ min(1, t / 10).
 
-    P = α / α₀, and α̃ = λy + (1 − y) ⊙ α: what the true class has of evidence is not in the divergence.
-    Re-EDL came later and leaves the divergence out.
+    P = α / α₀, and α̃ = λy + (1 − y) ⊙ α: the divergence excludes the evidence of the true class. The
+    later Re-EDL omits the divergence.
 
     Attributes:
-        prior: λ, the weight of the prior; published for both MNIST and CIFAR-10.
+        prior: λ, the prior weight; published for both MNIST and CIFAR-10.
         kl_weight: μ.
-        anneal_epochs: epochs until the full weight; the first epoch has none.
+        anneal_epochs: epochs until the full weight is reached; it is 0 in the first epoch.
     """
 
     name = "r-edl"
     paper = "Chen, Gao and Xu, R-EDL: Relaxing Nonessential Settings of Evidential Deep Learning, ICLR 2024"
     published: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    caveats = (
-        "The weight of the prior was tuned; a small one lets α fall below 1: a sparse Dirichlet."
-    )
+    caveats = "The prior weight was tuned; with a small one α can be below 1, which is a sparse Dirichlet."
 
     kl_weight: float = 1.0
     anneal_epochs: int = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        losses.annealed(self.kl_weight, 0, self.anneal_epochs)  # refuses what makes no sense
+        losses.annealed(self.kl_weight, 0, self.anneal_epochs)  # validates both
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """‖y − P‖² plus the annealed KL, (B,)."""

@@ -1,4 +1,4 @@
-"""Re-EDL: evidential deep learning without its nonessential settings."""
+"""Re-EDL: evidential deep learning without variance and KL terms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,35 +16,36 @@ from daedl.prediction import Prediction
 
 @dataclass(frozen=True, kw_only=True)
 class ReEDL(Method):
-    """α = softplus(z) + λ, trained with ‖y − P‖² of the projected probabilities P = α / α₀ alone.
+    """α = softplus(z) + λ, trained with ‖y − P‖², P = α / α₀ the projected probabilities.
 
-    EDL has λ = 1, and the variance and the KL divergence in its loss. The uncertainty mass u = λC / α₀
-    orders samples as the epistemic score −ln α₀ does.
+    EDL has λ = 1, and adds the variance and a KL divergence to the loss. The uncertainty mass u = λC / α₀
+    ranks samples as the epistemic score −ln α₀ does.
 
     Attributes:
-        prior: λ, the weight of the prior; 0.1 for MNIST, 0.8 for CIFAR-10 in the published code.
+        prior: λ, the prior weight; 0.1 for MNIST, 0.8 for CIFAR-10 in the published code.
     """
 
     name = "re-edl"
+    title = "Re-EDL"
     paper = (
         "Chen, Gao and Xu, Revisiting Essential and Nonessential Settings of Evidential Deep Learning, "
         "2024 (arXiv 2410.00393)"
     )
     published: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {"prior": 0.8}}
     published_training = (
-        "Adam 1e-3, times 0.1 every 15 epochs, 60 epochs (CIFAR-10: 1e-4, 200 epochs), batches of 64, "
-        "the epoch with the best validation accuracy"
+        "Adam 1e-3, times 0.1 every 15 epochs, 60 epochs (CIFAR-10: 1e-4, 200 epochs), batch size 64, "
+        "epoch with the best validation accuracy"
     )
     caveats = (
-        "Nothing in the loss limits the evidence. The weight of the prior was tuned for each data set; "
-        "a small one lets α fall below 1: a sparse Dirichlet."
+        "The loss does not bound the evidence. The prior weight was tuned per dataset; with a small one α "
+        "can be below 1, which is a sparse Dirichlet."
     )
 
     prior: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_above_zero("prior", self.prior, "0.1, or 1 for that of EDL")
+        require_above_zero("prior", self.prior, "0.1, or 1 as in EDL")
 
     def log_alpha(self, logits: Tensor) -> Tensor:
         """ln α = ln(softplus(z) + λ), (B, C)."""
@@ -56,7 +57,7 @@ class ReEDL(Method):
         return losses.squared_error(self.log_alpha(outputs.logits), targets, "none")
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """The Dirichlet with α = softplus(z) + λ; the class from z, as all α tie where softplus is 0."""
+        """Dirichlet with α = softplus(z) + λ; labels come from z, as all α are equal where softplus is 0."""
         del fitted
         logits = outputs.logits
         return Prediction.from_dirichlet(self.log_alpha(logits), labels=logits.argmax(-1))

@@ -1,4 +1,4 @@
-"""DAEDL's density on a network that was trained without it."""
+"""DAEDL's density on a softmax network that is already trained."""
 
 from dataclasses import dataclass
 
@@ -10,25 +10,26 @@ from daedl.methods.post_hoc import PostHoc
 class Retrofit(DensityAware, PostHoc):
     """Trained as softmax; predicts α = exp(s(f) · z) as DAEDL does.
 
-    What a classifier in production can have without training again (`daedl.wrap`): the density of its
-    features takes evidence away from what is unlike the training data. The cross-entropy doesn't fix the
-    level of the logits, so that α₀ is no count of evidence; the order of images is what it is good for.
+    Adds density awareness to a classifier in production without retraining: evidence decreases with
+    the feature density. The cross-entropy is invariant to adding a constant to all logits, so α₀ is
+    not a pseudo-count; use it to rank images.
 
     Attributes:
         covariance: "full" as in the paper, "tied" or "diagonal".
         shrinkage: see `daedl.density.GaussianDensity.fit`.
         normalizer: "minmax" as in the paper, or "smooth-quantile" against training outliers.
-        leave_one_out: take the normaliser's range from densities of training samples that were left
-            out of their own fit.
+        leave_one_out: compute the normaliser's range from leave-one-out densities of the training
+            samples.
     """
 
     name = "retrofit"
+    title = "Softmax + density"
     paper = (
-        "Yoon and Kim, Uncertainty Estimation by Density Aware Evidential Deep Learning, ICML 2024 (its "
-        "density alone)"
+        "Yoon and Kim, Uncertainty Estimation by Density Aware Evidential Deep Learning, ICML 2024 "
+        "(density only)"
     )
     extra_cost = "one pass over the training data"
     caveats = (
-        "Without spectral normalisation unknown inputs may be mapped to where training features lie; "
-        "probabilities of known images become less confident than the network's own."
+        "Without spectral normalisation, OOD inputs may be mapped close to training features. "
+        "In-distribution probabilities become less confident than softmax(z)."
     )

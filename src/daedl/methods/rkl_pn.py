@@ -1,4 +1,4 @@
-"""Prior networks with the reverse KL divergence."""
+"""Prior networks trained with the reverse KL divergence."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from daedl.methods.kl_pn import KLPN
 
 @dataclass(frozen=True, kw_only=True)
 class RKLPN(KLPN):
-    """As KL-PN with the arguments of both divergences swapped: KL(Dir(α) ‖ Dir(β_y)) and so on.
+    """KL-PN with the arguments of both divergences swapped: KL(Dir(α) ‖ Dir(β_y)) and KL(Dir(α′) ‖ Dir(1)).
 
-    Averaged over ambiguous labels the reverse divergence asks for one Dirichlet between the classes, the
-    forward one for a mixture of several peaks that none can be.
+    Averaged over ambiguous labels, the reverse divergence is minimal at one Dirichlet between the classes;
+    the target of the forward divergence is a multimodal mixture, which no Dirichlet can represent.
     """
 
     name = "rkl-pn"
@@ -22,13 +22,10 @@ class RKLPN(KLPN):
         "Adversarial Robustness, NeurIPS 2019"
     )
     published_training = (
-        "SGD, batches of 128, gradients clipped at 10; of the compared rows unpublished"
+        "SGD, batch size 128, gradients clipped at 10; not published for the compared rows"
     )
-    caveats = (
-        "Needs images to call unknown in training; with noise alone it learns little of those that look "
-        "like images."
-    )
+    caveats = "Needs OOD images in training; noise alone teaches little about OOD images that look natural."
 
-    def divergence(self, wanted: Dirichlet, predicted: Dirichlet) -> Tensor:
-        """KL(predicted ‖ wanted), (B,)."""
-        return predicted.kl(wanted)
+    def divergence(self, target: Dirichlet, predicted: Dirichlet) -> Tensor:
+        """KL(predicted ‖ target), (B,)."""
+        return predicted.kl(target)

@@ -1,4 +1,4 @@
-"""Softmax with its maximum probability (MSP): the ordinary classifier."""
+"""Softmax classifier with the maximum softmax probability (MSP) as score."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,15 @@ from daedl.prediction import Prediction
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(Method):
-    """p = softmax(z), trained with the cross-entropy −ln p_y; it has no epistemic score."""
+    """p = softmax(z), trained with the cross-entropy −ln p_y; no epistemic score."""
 
     name = "softmax"
+    title = "Softmax"
     paper = (
         "Hendrycks and Gimpel, A Baseline for Detecting Misclassified and OOD Examples, ICLR 2017"
     )
-    published_training = "none stated beside DAEDL's table; here as every other method"
-    caveats = "Confident far away from the training data; nothing tells what it has never seen."
+    published_training = "not stated for the DAEDL tables; here the same as every other method"
+    caveats = "Confident far from the training data; no epistemic score."
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """−ln softmax(z)_y, (B,)."""

@@ -1,10 +1,10 @@
-"""Networks whose forward gives features and logits together, and the table to build them by name."""
+"""Networks whose forward pass returns features and logits; `NETWORKS` maps names to classes."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from daedl.names import look_up
+from daedl.names import look_up, subclasses_in
 from daedl.networks.base import FeatureModule, Network, lay_out
 from daedl.networks.convnet import ConvNet
 from daedl.networks.headed import Headed, Members
@@ -12,8 +12,15 @@ from daedl.networks.mlp import MLP
 from daedl.networks.resnet import ResNet18
 from daedl.networks.vgg import VGG16
 
+# Networks around other modules can't be built from a name and JSON arguments.
+_WRAPPERS = (FeatureModule, Headed, Members)
+# Every other network in a module of this package: a new file needs no entry here.
 NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
-    {"MLP": MLP, "ConvNet": ConvNet, "VGG16": VGG16, "ResNet18": ResNet18}
+    {
+        kind.__name__: kind
+        for kind in subclasses_in(__name__, __path__, Network)
+        if kind not in _WRAPPERS
+    }
 )
 
 

@@ -1,4 +1,4 @@
-"""A network: named blocks in a row, cut in two where the features end and the classifier begins."""
+"""`Network`: a sequence of named blocks, split into feature extractor and classifier."""
 
 import copy
 import threading
@@ -16,13 +16,13 @@ Scope = Literal["all", "features"]
 
 
 class Network(nn.Module):
-    """Blocks in a row; the output of the block named `features` is what the density sees.
+    """A sequence of blocks; the flattened output of the block `features` is the feature vector.
 
-    Attributes that every network has:
-        input_shape: the shape of one input, without the batch axis.
+    Attributes:
+        input_shape: shape of one input, without batch dimension.
         num_classes: C, columns of the logits.
         num_features: H, columns of the features.
-        arguments: what to pass to the constructor to build this network again.
+        arguments: constructor arguments that rebuild this network.
     """
 
     input_shape: tuple[int, ...]
@@ -50,21 +50,21 @@ class Network(nn.Module):
         self.num_features = _probe(self, input_shape).features.shape[1]
 
     def forward(self, images: Tensor) -> Outputs:
-        """Images (B, *input_shape) to features (B, H) and logits (B, C)."""
+        """Map images (B, *input_shape) to features (B, H) and logits (B, C)."""
         maps = self.extractor(images)
         return Outputs(features=maps.flatten(1), logits=self.classifier(maps))
 
     @property
     def plain(self) -> "Network":
-        """The network as it was built, without what a method put behind or beside it."""
+        """The underlying network, without the heads or ensemble members that a method adds."""
         return self
 
-    def fresh(self) -> "Network":
-        """A network of the same kind with new initial weights."""
+    def reinitialized(self) -> "Network":
+        """Build the same architecture with new initial weights."""
         return type(self)(**self.arguments)
 
-    def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
-        """Every module inside, by name: of the whole network, or of the feature extractor alone."""
+    def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
+        """Named modules of the whole network, or of the feature extractor only."""
         if scope == "all":
             yield from self.named_modules()
         else:
@@ -72,13 +72,13 @@ class Network(nn.Module):
 
 
 class FeatureModule(Network):
-    """A user's own module, whose logits are its output and whose features a named part gives.
+    """Wraps any module; its output is the logits, the output of a named submodule is the features.
 
     Arguments:
-        module: any module that maps a batch of images (B, *input_shape) to logits (B, C).
-        features: dotted name of the submodule whose output is the features, flattened to (B, H),
-            as `module.named_modules()` lists it.
-        input_shape: the shape of one image, for instance (3, 224, 224).
+        module: maps a batch of images (B, *input_shape) to logits (B, C).
+        features: dotted name of the submodule whose output, flattened to (B, H), is the features, as in
+            `module.named_modules()`.
+        input_shape: shape of one image, for example (3, 224, 224).
     """
 
     def __init__(self, module: nn.Module, features: str, input_shape: tuple[int, ...]) -> None:
@@ -92,13 +92,13 @@ class FeatureModule(Network):
         self.num_features, self.num_classes = probe.features.shape[1], probe.logits.shape[1]
 
     def forward(self, images: Tensor) -> Outputs:
-        """Images (B, *input_shape) to features (B, H) and logits (B, C), in one pass."""
+        """Map images (B, *input_shape) to features (B, H) and logits (B, C), in one pass."""
         caught: list[Tensor] = []
         thread = threading.get_ident()
 
         def catch(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            # Two threads may be predicting at once: each takes only what its own pass gave. A copy,
-            # because a layer that works in place may follow.
+            # Several threads may predict at once: ignore other threads' passes. The output is cloned
+            # because an in-place layer may follow.
             if threading.get_ident() == thread and isinstance(output, Tensor):
                 caught.append(output.flatten(1).clone())
 
@@ -109,36 +109,36 @@ class FeatureModule(Network):
             hook.remove()
         if len(caught) != 1:
             raise ValueError(
-                f"module {self.features_name!r} gave {len(caught)} tensors during the forward pass; "
+                f"module {self.features_name!r} returned {len(caught)} tensors during the forward pass; "
                 "expected one: name a submodule that runs once and returns a tensor"
             )
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             arrived = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(
-                f"the wrapped module gives {arrived}; expected logits (batch, classes): wrap it in a "
-                "module that returns them alone"
+                f"the wrapped module returned {arrived}; expected logits (batch, classes): wrap it in a "
+                "module that returns only the logits"
             )
         return Outputs(features=caught[0], logits=logits)
 
-    def fresh(self) -> "FeatureModule":
-        """A copy whose layers drew new initial weights."""
-        twin = copy.deepcopy(self)
-        for name, module in twin.named_modules():
+    def reinitialized(self) -> "FeatureModule":
+        """Copy the module and reset the parameters of all its layers."""
+        new = copy.deepcopy(self)
+        for name, module in new.named_modules():
             own = [*module.parameters(recurse=False)]
             if own and not hasattr(module, "reset_parameters"):
                 raise ValueError(
-                    f"layer {name!r} has no reset_parameters(), so it can't draw new weights; expected "
-                    "it of every layer with parameters: train the networks one by one instead, and "
+                    f"layer {name!r} has no reset_parameters(), so its weights can't be reinitialised; "
+                    "expected it on every layer with parameters: train the networks separately, and "
                     "join them with daedl.ensemble([...])"
                 )
             if own:
                 module.reset_parameters()
-        return twin
+        return new
 
-    def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
-        """Every module inside; for "features" those registered up to the end of the named one.
+    def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
+        """Named modules; with "features" only those registered up to and including `features`.
 
-        A module's execution order can't be read off it, so the order of registration stands in.
+        The execution order of a module is unknown, so the order of registration is used.
         """
         last = f"module.{self.features_name}"
         seen_last = False
@@ -151,17 +151,17 @@ class FeatureModule(Network):
 
 
 def lay_out(network: Network, memory_format: torch.memory_format = torch.channels_last) -> None:
-    """Lay out weights in place, by default with the channels last: convolutions on a CPU are faster so.
+    """Convert weights in place, by default to channels last, which is faster for convolutions on CPUs.
 
-    Results are the same up to rounding. Not those of a wrapped module, which may rely on how its tensors
-    lie in memory, as `view` does.
+    Results are equal up to rounding. A `FeatureModule` is left unchanged, because its code may rely on
+    contiguous tensors, as `view` does.
     """
     if not isinstance(network.plain, FeatureModule):
         network.to(memory_format=memory_format)  # type: ignore[call-overload]
 
 
 def _probe(network: Network, input_shape: tuple[int, ...]) -> Outputs:
-    """Outputs for one blank image, in eval mode so that no running statistic moves."""
+    """Outputs for one zero image, in eval mode so that running statistics don't change."""
     parameter = next(network.parameters())
     blank = torch.zeros((1, *input_shape), dtype=parameter.dtype, device=parameter.device)
     with evaluating(network), torch.no_grad():

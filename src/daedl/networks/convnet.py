@@ -1,4 +1,4 @@
-"""The small convolutional network of the paper's MNIST experiments."""
+"""Small convolutional network of the paper's MNIST experiments."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from daedl.networks.base import Network
 
 
 class ConvNet(Network):
-    """Three times 5x5 convolution, 2x2 max pooling and ReLU, then dense layers 64-64-64-C.
+    """Three blocks of 5x5 convolution, 2x2 max pooling and ReLU, then dense layers 64-64-64-C.
 
-    28x28 images give 576 features. The paper's text counts three dense layers; its code has four,
-    as here. Blocks: conv1, conv2, conv3, flatten, dense1, dense2, dense3, logits.
+    28x28 images have 576 features. The paper's text states three dense layers; its code has four, as
+    here. Blocks: conv1, conv2, conv3, flatten, dense1, dense2, dense3, logits.
 
     Arguments:
-        in_channels: channels of an image.
+        in_channels: image channels.
         num_classes: C.
-        image_size: height and width of an image, at least 8.
-        channels: channels of every convolution.
+        image_size: image height and width, at least 8.
+        channels: output channels of every convolution.
         hidden: widths of the dense layers before the logits.
         features: block whose output is the features.
     """
@@ -41,12 +41,12 @@ class ConvNet(Network):
         )
         if image_size < 8:
             raise ValueError(
-                f"image_size is {image_size}; three 2x2 poolings need at least 8: enlarge the images"
+                f"image_size is {image_size}; expected at least 8 for three 2x2 poolings: resize the images"
             )
         blocks: dict[str, nn.Module] = {
             f"conv{i}": nn.Sequential(
                 nn.Conv2d(in_channels if i == 1 else channels, channels, 5, padding=2),
-                # The same as ReLU first, as both are monotone, with a quarter of its work.
+                # Equivalent to ReLU before pooling, as both are monotone, at a quarter of the cost.
                 nn.MaxPool2d(2),
                 nn.ReLU(),
             )

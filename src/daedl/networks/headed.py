@@ -1,4 +1,4 @@
-"""Networks with what a method adds to them: a head behind one, or several side by side."""
+"""Networks that methods build from other networks: with a head, or several as members."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,10 +10,10 @@ from daedl.outputs import Outputs
 
 
 class Headed(Network):
-    """A network and a method's own head behind it, trained together.
+    """A network followed by a method's head, trained jointly.
 
-    The head maps what the network gives to what the method needs: Outputs to Outputs. Spectral
-    normalisation reaches the network alone.
+    The head maps the Outputs of the network to the Outputs of the method. Spectral normalisation applies
+    to the network only.
     """
 
     def __init__(self, inner: Network, head: nn.Module, num_features: int) -> None:
@@ -24,25 +24,28 @@ class Headed(Network):
 
     @property
     def plain(self) -> Network:
-        """The network before the head."""
+        """The network without the head."""
         return self.inner.plain
 
     def forward(self, images: Tensor) -> Outputs:
-        """Images (B, *input_shape) to what the head makes of their features and logits."""
+        """Map images (B, *input_shape) to the outputs of the head."""
         return self.head(self.inner(images))  # type: ignore[no-any-return]
 
-    def fresh(self) -> Network:
-        """Refused: only the method can build its head again."""
-        raise TypeError("a network with a head can't be built again; expected the plain network")
+    def reinitialized(self) -> Network:
+        """Raise: only the method can build a new head."""
+        raise TypeError(
+            "a network with a head can't be reinitialised; expected a network without a head: call "
+            "reinitialized() on network.plain"
+        )
 
-    def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
-        """Every module of the network before the head."""
-        for name, module in self.inner.parts(scope):
+    def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
+        """Named modules of the network without the head."""
+        for name, module in self.inner.named_modules_in(scope):
             yield f"inner.{name}" if name else "inner", module
 
 
 class Members(Network):
-    """M networks side by side: features (B, M, H) and logits (B, M, C)."""
+    """M networks with stacked outputs: features (B, M, H) and logits (B, M, C)."""
 
     def __init__(self, members: Sequence[Network]) -> None:
         nn.Module.__init__(self)
@@ -53,22 +56,22 @@ class Members(Network):
 
     @property
     def plain(self) -> Network:
-        """The first network, which the others are like."""
+        """The first member; all members have the same architecture."""
         return self.members[0].plain  # type: ignore[return-value]
 
     def forward(self, images: Tensor) -> Outputs:
-        """Images (B, *input_shape) through every member."""
-        return side_by_side([member(images) for member in self.members])
+        """Map images (B, *input_shape) to the stacked outputs of all members."""
+        return stack_outputs([member(images) for member in self.members])
 
-    def parts(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
-        """Every module of every member."""
+    def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
+        """Named modules of all members."""
         for number, member in enumerate(self.members):
-            for name, module in member.parts(scope):  # type: ignore[operator]
+            for name, module in member.named_modules_in(scope):  # type: ignore[operator]
                 yield f"members.{number}.{name}".rstrip("."), module
 
 
-def side_by_side(outputs: Sequence[Outputs]) -> Outputs:
-    """Outputs of M networks for the same images, with a second axis M."""
+def stack_outputs(outputs: Sequence[Outputs]) -> Outputs:
+    """Stack outputs of M networks for the same images along a second dimension M."""
     return Outputs(
         torch.stack([each.features for each in outputs], 1),
         torch.stack([each.logits for each in outputs], 1),
@@ -76,7 +79,7 @@ def side_by_side(outputs: Sequence[Outputs]) -> Outputs:
 
 
 def replace_last_layer(network: Network, width: int) -> None:
-    """Let the last layer of `network` give `width` numbers in place of the logits, in place."""
+    """Replace the last Linear layer, which outputs the logits, by one with `width` outputs, in place."""
     last = [
         name
         for name, module in network.named_modules()
@@ -84,9 +87,9 @@ def replace_last_layer(network: Network, width: int) -> None:
     ]
     if not last:
         raise ValueError(
-            f"the network has no Linear layer with {network.num_classes} outputs, one a class; "
-            "expected one as its last layer, which is replaced by one that gives the latent: wrap a "
-            "module that ends so"
+            f"the network has no Linear layer with {network.num_classes} outputs, one per class; "
+            "expected one as the last layer, which is replaced to output the latent: wrap a module that "
+            "ends in a Linear layer"
         )
     parent, _, child = last[-1].rpartition(".")
     old = network.get_submodule(last[-1])

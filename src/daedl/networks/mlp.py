@@ -1,4 +1,4 @@
-"""A multilayer perceptron, for vectors."""
+"""Multilayer perceptron for vectors."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from daedl.networks.base import Network
 
 
 class MLP(Network):
-    """Dense layers with ReLU: in_features - hidden... - num_classes; blocks dense1, dense2, ..., logits.
+    """Dense layers with ReLU, in_features - hidden... - num_classes; blocks: dense1, dense2, ..., logits.
 
     Arguments:
         in_features: length of an input vector.
         num_classes: C.
         hidden: widths of the hidden layers.
-        features: block whose output is the features; by default the last hidden layer.
+        features: block whose output is the features; the last hidden layer by default.
     """
 
     def __init__(
@@ -26,7 +26,9 @@ class MLP(Network):
         features: str | None = None,
     ) -> None:
         if not hidden:
-            raise ValueError("hidden is empty; expected the width of at least one hidden layer")
+            raise ValueError(
+                "hidden is empty; expected at least one hidden layer: use hidden=(64, 64)"
+            )
         require_sizes(hidden, in_features=in_features, num_classes=num_classes)
         widths = [in_features, *hidden]
         blocks: dict[str, nn.Module] = {

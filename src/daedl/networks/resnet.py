@@ -1,4 +1,4 @@
-"""A residual network for small images, for the paper's corollary on input distance awareness."""
+"""Residual network for small images, for the paper's corollary on input distance awareness."""
 
 from torch import Tensor, nn
 
@@ -7,7 +7,7 @@ from daedl.networks.base import Network
 
 
 class ResidualBlock(nn.Module):
-    """ReLU(shortcut(x) + branch(x)), the branch two 3x3 convolutions with BatchNorm."""
+    """ReLU(shortcut(x) + branch(x)); the branch has two 3x3 convolutions with BatchNorm."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class ResidualBlock(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps (B, before, h, w) to (B, after, h / stride, w / stride)."""
+        """Map (B, before, h, w) to (B, after, h / stride, w / stride)."""
         return self.activation(self.shortcut(maps) + self.branch(maps))  # type: ignore[no-any-return]
 
 
@@ -36,10 +36,10 @@ class ResNet18(Network):
     Blocks: stem, stage1 to stage4, pool, logits; 8 x `channels` features.
 
     Arguments:
-        in_channels: channels of an image.
+        in_channels: image channels.
         num_classes: C.
-        image_size: height and width of an image.
-        channels: channels of the first stage; each further stage has twice as many.
+        image_size: image height and width.
+        channels: channels of the first stage; they double with every stage.
         features: block whose output is the features.
     """
 

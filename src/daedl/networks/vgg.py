@@ -1,4 +1,4 @@
-"""VGG-16 with batch normalisation, the backbone of the paper's CIFAR-10 experiments."""
+"""VGG-16 with batch normalisation, as in the paper's CIFAR-10 experiments."""
 
 import math
 
@@ -7,21 +7,21 @@ from torch import nn
 from daedl.checks import require_sizes
 from daedl.networks.base import Network
 
-# Channels of the 13 convolutions, five groups with a 2x2 max pooling after each (configuration D).
+# Channels of the 13 convolutions; a 2x2 max pooling follows each of the five groups (configuration D).
 GROUPS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
 
 class VGG16(Network):
     """13 convolutions 3x3 with BatchNorm and ReLU, then Dropout-512-ReLU twice and the logits.
 
-    32x32 images give 512 features. Convolutions start from N(0, 2 / (9 C_out)) with zero bias, as in
-    the published code. Blocks: group1 to group5, flatten, dense1, dense2, logits.
+    32x32 images have 512 features. Convolutions are initialised with N(0, 2 / (9 C_out)) and zero bias,
+    as in the published code. Blocks: group1 to group5, flatten, dense1, dense2, logits.
 
     Arguments:
-        in_channels: channels of an image.
+        in_channels: image channels.
         num_classes: C.
-        image_size: height and width of an image, at least 32.
-        dropout: rate before each dense layer.
+        image_size: image height and width, at least 32.
+        dropout: dropout rate before each dense layer.
         features: block whose output is the features.
     """
 
@@ -36,7 +36,7 @@ class VGG16(Network):
         require_sizes(in_channels=in_channels, num_classes=num_classes, image_size=image_size)
         if image_size < 32:
             raise ValueError(
-                f"image_size is {image_size}; five 2x2 poolings need at least 32: enlarge the images"
+                f"image_size is {image_size}; expected at least 32 for five 2x2 poolings: resize the images"
             )
         blocks: dict[str, nn.Module] = {}
         before = in_channels

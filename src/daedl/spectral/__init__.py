@@ -1,4 +1,4 @@
-"""Spectral normalisation, and the Lipschitz bound of the network that it was applied to."""
+"""Spectral normalisation and Lipschitz bounds of networks."""
 
 from daedl.spectral.lipschitz import LayerBound, LipschitzBound, lipschitz_bound
 from daedl.spectral.normalize import (

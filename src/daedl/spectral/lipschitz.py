@@ -1,4 +1,4 @@
-"""An upper bound on how far a network can move its features or logits for a step in its input."""
+"""Upper bounds on the Lipschitz constant of a network from inputs to features or logits."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -18,12 +18,12 @@ from daedl.spectral.maps import (
     Size,
     convolution,
     input_sizes,
-    leading,
+    top_singular,
 )
 
 Sizes = Mapping[nn.Module, list[Size]]
 
-# Never further apart after than before, in eval mode. Each has slope at most 1 or only rearranges.
+# 1-Lipschitz in eval mode: their slope is at most 1, or they only rearrange values.
 NONEXPANSIVE: tuple[type[nn.Module], ...] = (
     nn.ReLU,
     nn.ReLU6,
@@ -49,13 +49,13 @@ KNOWN: tuple[type[nn.Module], ...] = (
     *NONEXPANSIVE,
     ResidualBlock,
 )
-# Chosen: an estimate that lags behind a trained weight stays inside, a norm that matters outside.
+# Tolerance above 1 (chosen): covers estimates that lag behind a trained weight, but no relevant excess.
 SLACK = 1e-2
 
 
 @dataclass(frozen=True)
 class LayerBound:
-    """What one layer contributes: `factor`; for a residual block also what is `inside` it.
+    """Lipschitz bound `factor` of one layer; for a residual block also the bounds `inside` it.
 
     `kernel_norm` is the norm of a convolution's reshaped kernel, for comparison with its factor.
     """
@@ -67,7 +67,7 @@ class LayerBound:
     inside: tuple["LayerBound", ...] = ()
 
     def rows(self, depth: int = 0) -> Iterator[tuple[int, "LayerBound"]]:
-        """This layer and those inside it, each with its depth."""
+        """Yield this layer and the layers inside it, with their depths."""
         yield depth, self
         for layer in self.inside:
             yield from layer.rows(depth + 1)
@@ -75,7 +75,7 @@ class LayerBound:
 
 @dataclass(frozen=True)
 class LipschitzBound:
-    """`value` is the product of the factors of `layers`; `notes` say what it rests on."""
+    """`value` is the product of the factors of `layers`; `notes` state assumptions and limitations."""
 
     part: str
     value: float
@@ -85,7 +85,7 @@ class LipschitzBound:
     def __str__(self) -> str:
         head = f"Lipschitz bound of the {self.part} in eval mode: {self.value:.4g}"
         rows = [row for layer in self.layers for row in layer.rows(1)]
-        # ReLU and its like are most of a deep network and say nothing: left out at exactly 1.
+        # Layers with a factor of exactly 1, such as ReLU, are omitted.
         rows = [(depth, layer) for depth, layer in rows if layer.factor != 1]
         width = max((2 * depth + len(layer.name) for depth, layer in rows), default=0)
         table = [
@@ -98,30 +98,30 @@ class LipschitzBound:
 def lipschitz_bound(
     network: Network, part: Literal["features", "logits"] = "features"
 ) -> LipschitzBound:
-    """Bound the stretch of `network` in eval mode from inputs to features (B, H) or logits (B, C).
+    """Bound the Lipschitz constant of `network` in eval mode, from inputs to features or logits.
 
         ‖f(x₁) − f(x₂)‖₂ ≤ value · ‖x₁ − x₂‖₂,   value = ∏ over layers of the layer's factor
 
     (the paper's Lemma 1 claims value = 1 after spectral normalisation). Factors are converged norms
-    of the effective weights as linear maps on inputs of the network's own size; a residual block's
-    is bound(shortcut) + bound(branch). A module of unknown behaviour makes the value infinite, and
-    a note names it. The network isn't changed.
+    of the effective weights as linear maps on inputs of the network's size; that of a residual block
+    is bound(shortcut) + bound(branch). With a module of unknown type the value is infinite, and a note
+    names the module. The network is not changed.
     """
     if not isinstance(network, Network):
         raise TypeError(
-            f"network is a {type(network).__name__}; expected a daedl.networks.Network: of a classifier "
+            f"network is a {type(network).__name__}; expected a daedl.networks.Network: for a classifier "
             "pass model.network"
         )
     if part not in ("features", "logits"):
         raise ValueError(
-            f"part is {part!r}; expected 'features' or 'logits': take the one whose bound you want"
+            f"part is {part!r}; expected 'features' or 'logits': use the output that you want to bound"
         )
     for name, tensor in network.state_dict().items():
         require_finite(tensor, name)
     sizes = input_sizes(network)
     notes: list[str] = []
     with evaluating(network), torch.no_grad():
-        # A forward of its own may do anything; then only the list of modules is known.
+        # With a custom forward only the list of modules is known.
         if type(network).forward is Network.forward:
             layers = _chain("extractor", network.extractor, sizes)
             if part == "logits":
@@ -135,9 +135,9 @@ def lipschitz_bound(
 
 
 def _chain(name: str, module: nn.Module, sizes: Sizes) -> list[LayerBound]:
-    """The factors of modules that run in a row."""
+    """Factors of modules that run in sequence."""
     if _is(module, nn.Sequential):
-        # Not named_children(), which leaves out a module that stands in the row a second time.
+        # Not named_children(), which omits repeated modules.
         children = module._modules.items()
         return [
             b for key, child in children if child for b in _chain(f"{name}.{key}", child, sizes)
@@ -147,14 +147,14 @@ def _chain(name: str, module: nn.Module, sizes: Sizes) -> list[LayerBound]:
 
 
 def _leaves(network: Network, part: str, sizes: Sizes, notes: list[str]) -> list[LayerBound]:
-    """The factors of all modules of known kind inside, each as often as it runs."""
+    """Factors of all modules of known type, one per call."""
     notes.append(
-        "the order of the modules inside isn't known: the product presumes that they run in a row, "
-        "with no sums between them and nothing done outside of modules"
+        "the execution order of the modules is unknown: the product assumes that they run in sequence, "
+        "without sums between them or operations outside of modules"
     )
     layers: list[LayerBound] = []
     counted = "\0"
-    for name, module in network.parts("features" if part == "features" else "all"):
+    for name, module in network.named_modules_in("features" if part == "features" else "all"):
         if name.startswith(f"{counted}."):
             continue
         known = any(_is(module, kind) for kind in KNOWN)
@@ -162,7 +162,7 @@ def _leaves(network: Network, part: str, sizes: Sizes, notes: list[str]) -> list
         if leaf and sizes[module]:
             layers += [_layer(name, module, shape, sizes) for shape in sizes[module]]
         elif leaf and any(True for _ in module.parameters()):
-            notes.append(f"{name} ({_kind(module)}) didn't run on a blank input and isn't counted")
+            notes.append(f"{name} ({_kind(module)}) didn't run on a zero input and isn't counted")
         elif not leaf and any(p is not None for p in module._parameters.values()):
             layers.append(_unknown(name, module))
         counted = name if leaf else counted
@@ -170,7 +170,7 @@ def _leaves(network: Network, part: str, sizes: Sizes, notes: list[str]) -> list
 
 
 def _layer(name: str, module: nn.Module, shape: Size, sizes: Sizes) -> LayerBound:
-    """The factor of one module on an input of `shape`."""
+    """Factor of one module on an input of `shape`."""
     if _is(module, ResidualBlock):
         return _residual(name, module, sizes)  # type: ignore[arg-type]
     if any(_is(module, kind) for kind in (nn.Conv1d, nn.Conv2d)):
@@ -190,15 +190,15 @@ def _layer(name: str, module: nn.Module, shape: Size, sizes: Sizes) -> LayerBoun
 
 
 def _convolution(name: str, layer: nn.Conv1d | nn.Conv2d, shape: Size) -> LayerBound:
-    if layer.padding_mode != "zeros":  # it copies pixels into the border, which the map doesn't
+    if layer.padding_mode != "zeros":  # not the zero padding of the map
         return LayerBound(name, f"{_kind(layer)} with {layer.padding_mode} padding", math.inf)
     weight = layer.weight
-    factor = leading(convolution(layer, shape[-len(layer.kernel_size) :]), weight).upper
-    return LayerBound(name, _kind(layer), factor, leading(KernelMatrix(), weight).sigma)
+    factor = top_singular(convolution(layer, shape[-len(layer.kernel_size) :]), weight).upper
+    return LayerBound(name, _kind(layer), factor, top_singular(KernelMatrix(), weight).sigma)
 
 
 def _residual(name: str, block: ResidualBlock, sizes: Sizes) -> LayerBound:
-    """ReLU(shortcut(x) + branch(x)) moves at most as far as both together."""
+    """The constant of ReLU(shortcut(x) + branch(x)) is at most the sum of both."""
     shortcut = _chain(f"{name}.shortcut", block.shortcut, sizes)
     branch = _chain(f"{name}.branch", block.branch, sizes)
     activation = _chain(f"{name}.activation", block.activation, sizes)
@@ -207,7 +207,7 @@ def _residual(name: str, block: ResidualBlock, sizes: Sizes) -> LayerBound:
 
 
 def _batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> float:
-    """max |γ| / √(running variance + ε); without running statistics the batch decides."""
+    """max |γ| / √(running variance + ε); infinite without running statistics."""
     if layer.running_var is None:
         return math.inf
     scale = (layer.running_var.double() + layer.eps).rsqrt()
@@ -215,7 +215,7 @@ def _batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> float:
 
 
 def _max_pool(layer: nn.MaxPool1d | nn.MaxPool2d) -> float:
-    """√(windows that one pixel is in): each maximum moves no further than its window does."""
+    """√(number of windows per pixel): a maximum changes by at most the change of its window."""
     axes = 2 if isinstance(layer, nn.MaxPool2d) else 1
     windows = 1
     for k, s, d in zip(
@@ -228,7 +228,7 @@ def _max_pool(layer: nn.MaxPool1d | nn.MaxPool2d) -> float:
 
 @torch.enable_grad()
 def _average_pool(layer: nn.Module, shape: Size) -> float:
-    """‖A‖₂ ≤ √(largest row sum · largest column sum), exact where windows don't overlap."""
+    """‖A‖₂ ≤ √(largest row sum · largest column sum), exact for disjoint windows."""
     axes = 1 if isinstance(layer, nn.AvgPool1d | nn.AdaptiveAvgPool1d) else 2
     ones = torch.ones(1, 1, *shape[-axes:], dtype=torch.float64, requires_grad=True)
     rows = layer(ones)
@@ -237,12 +237,12 @@ def _average_pool(layer: nn.Module, shape: Size) -> float:
 
 
 def _notes_on(layer: LayerBound) -> list[str]:
-    """What is to be said of single layers: unbounded ones, and kernels whose norm misleads."""
+    """Notes on unbounded layers, and on convolutions whose kernel norm is misleading."""
     notes = []
     for _, row in layer.rows():
         if math.isinf(row.factor) and not any(math.isinf(inner.factor) for inner in row.inside):
             notes.append(
-                f"{row.name} is a {row.kind} that can't be bounded, so neither can the whole"
+                f"{row.name} is a {row.kind} that can't be bounded, so the network can't either"
             )
         elif row.kernel_norm is not None and row.kernel_norm <= 1 + SLACK < row.factor:
             notes.append(
@@ -259,13 +259,13 @@ def _notes_on_kinds(layers: list[LayerBound]) -> list[str]:
     if batch_norms:
         largest = max(batch_norms, key=lambda row: row.factor)
         notes.append(
-            "BatchNorm isn't spectrally normalised: its factors hold in eval mode only, and may "
+            "BatchNorm isn't spectrally normalised: its factors hold only in eval mode and can "
             f"exceed 1 (the largest is {largest.factor:.3g}, at {largest.name})"
         )
     if any(row.kind == "ResidualBlock" for row in rows):
         notes.append(
-            "a residual sum's bound is the sum of its two sides': layers that are 1-Lipschitz give "
-            "at most 2 for each block, not 1"
+            "the bound of a residual sum is the sum of both branches: with 1-Lipschitz layers it is 2 "
+            "per block, not 1"
         )
     return notes
 
@@ -280,12 +280,12 @@ def _unknown(name: str, module: nn.Module) -> LayerBound:
 
 
 def _is(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether `module` computes what `kind` does: a subclass with another forward need not."""
+    """Whether `module` is a `kind` with the same forward; a subclass may override it."""
     return isinstance(module, kind) and type(module).forward is kind.forward
 
 
 def _kind(module: nn.Module) -> str:
-    """The class as its user knows it, without the subclass that a parametrisation makes of it."""
+    """Class name, without the subclass that a parametrisation creates."""
     kind = type(module)
     return (kind.__bases__[0] if parametrize.is_parametrized(module) else kind).__name__
 

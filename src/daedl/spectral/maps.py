@@ -1,4 +1,4 @@
-"""The linear maps whose norms are asked for, and their largest singular value without a matrix."""
+"""Matrix-free linear maps of layers, and their largest singular values."""
 
 import math
 from collections import defaultdict
@@ -15,13 +15,13 @@ from daedl.outputs import evaluating
 
 Size = tuple[int, ...]
 
-# Chosen: 24 steps keep the basis at 24 copies of a layer's input. Of a fresh VGG-16's convolutions
-# all but one meet the tolerance in time; that one's σ is within 1e-6 of a run five times as long.
+# Chosen: 24 steps limit the basis to 24 copies of the layer's input. With a newly initialised VGG-16 all
+# convolutions but one reach the tolerance; σ of that one is within 1e-6 of a run five times as long.
 STEPS, RESTARTS, TOLERANCE = 24, 16, 1e-6
 
 
 class LinearMap(Protocol):
-    """A map v -> A v that is linear in v and in the weight that A is made of."""
+    """A map v -> A v that is linear in v and in the weight that defines A."""
 
     def input_shape(self, weight: Tensor) -> Size:
         """Shape of v."""
@@ -35,26 +35,26 @@ class LinearMap(Protocol):
 
 @dataclass(frozen=True)
 class KernelMatrix:
-    """The weight reshaped to (C_out, the rest): a dense layer's map, not yet a convolution's."""
+    """The weight reshaped to (C_out, rest): the map of a dense layer, but not of a convolution."""
 
     def input_shape(self, weight: Tensor) -> Size:
-        """The columns of the matrix."""
+        """Number of columns of the matrix."""
         return (weight[0].numel(),)
 
     def apply(self, weight: Tensor, v: Tensor) -> Tensor:
-        """(C_in * k * k,) to (C_out,)."""
+        """Map (C_in * k * k,) to (C_out,)."""
         return weight.flatten(1) @ v
 
     def adjoint(self, weight: Tensor, u: Tensor) -> Tensor:
-        """(C_out,) to (C_in * k * k,)."""
+        """Map (C_out,) to (C_in * k * k,)."""
         return weight.flatten(1).T @ u
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution in one or two dimensions on a zero-padded input of the given spatial size.
+    """A 1D or 2D convolution on a zero-padded input of the given spatial size.
 
-    `padding` is as `torch.nn.functional.pad` takes it: last axis first, before and after.
+    `padding` has the format of `torch.nn.functional.pad`: last axis first, before and after.
     """
 
     size: Size
@@ -68,16 +68,16 @@ class Convolution:
         return (1, weight.shape[1] * self.groups, *self.size)
 
     def apply(self, weight: Tensor, v: Tensor) -> Tensor:
-        """(1, C_in, *size) to (1, C_out, *size after)."""
+        """Map (1, C_in, *size) to (1, C_out, *output size)."""
         convolve = F.conv1d if len(self.size) == 1 else F.conv2d
         padded = F.pad(v, self.padding)
         return convolve(padded, weight, None, self.stride, 0, self.dilation, self.groups)
 
     def adjoint(self, weight: Tensor, u: Tensor) -> Tensor:
-        """(1, C_out, *size after) to (1, C_in, *size)."""
+        """Map (1, C_out, *output size) to (1, C_in, *size)."""
         transpose = F.conv_transpose1d if len(self.size) == 1 else F.conv_transpose2d
         padded = [n + sum(self._pads(axis)) for axis, n in enumerate(self.size)]
-        # A stride that doesn't divide the input leaves rows at its end that no window touches.
+        # If the stride doesn't divide the input size, no window covers the last rows.
         missing = [
             n - ((u.shape[axis + 2] - 1) * s + d * (k - 1) + 1)
             for axis, (n, s, d, k) in enumerate(
@@ -95,7 +95,7 @@ class Convolution:
 
 
 def convolution(layer: nn.Conv1d | nn.Conv2d, size: Size) -> Convolution:
-    """The map of `layer` on inputs of spatial size `size`."""
+    """Linear map of `layer` on inputs of spatial size `size`."""
     padding: Size
     if isinstance(layer.padding, str):
         extra = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
@@ -106,8 +106,8 @@ def convolution(layer: nn.Conv1d | nn.Conv2d, size: Size) -> Convolution:
     return Convolution(size, layer.stride, padding, layer.dilation, layer.groups)
 
 
-class Leading(NamedTuple):
-    """Leading unit singular vectors and value of a map; `upper` is the value plus the residual."""
+class SingularTriplet(NamedTuple):
+    """Largest singular value of a map with its unit vectors; `upper` is an upper bound of sigma."""
 
     u: Tensor
     v: Tensor
@@ -116,17 +116,17 @@ class Leading(NamedTuple):
 
 
 @torch.no_grad()
-def leading(linear: LinearMap, weight: Tensor) -> Leading:
-    """The largest singular value σ₁ of `linear` and its vectors, converged, in float64.
+def top_singular(linear: LinearMap, weight: Tensor) -> SingularTriplet:
+    """Converged largest singular value σ₁ of `linear` and its vectors, in float64.
 
         σ₁ = max over unit v of ‖A v‖₂,  by restarted Lanczos on Aᵀ A
 
-    Plain power iteration crawls here: the top singular values of a convolution on a large image
-    stand close together. It runs on the CPU because not every accelerator has float64.
+    Power iteration would converge slowly, because the top singular values of a convolution on a large
+    image are close together. Runs on the CPU, as not every accelerator supports float64.
     """
     weight = weight.detach().to("cpu", torch.float64)
     shape = linear.input_shape(weight)
-    generator = torch.Generator().manual_seed(0)  # its own, so that nobody's random numbers shift
+    generator = torch.Generator().manual_seed(0)  # the global random state is unaffected
     v = torch.randn(math.prod(shape), generator=generator, dtype=torch.float64)
     v /= v.norm()
     for _ in range(RESTARTS):
@@ -135,15 +135,15 @@ def leading(linear: LinearMap, weight: Tensor) -> Leading:
             break
     image = linear.apply(weight, v.view(shape))
     sigma = float(image.norm())
-    # A zero weight has no leading vector: any unit u does, and a constant one is at hand.
+    # For a zero weight any unit vector u is valid; a constant one is used.
     u = image / sigma if sigma > 0 else torch.full_like(image, image.numel() ** -0.5)
-    return Leading(u, v.view(shape), sigma, math.sqrt(max(eigenvalue, 0.0) + residual))
+    return SingularTriplet(u, v.view(shape), sigma, math.sqrt(max(eigenvalue, 0.0) + residual))
 
 
 def _lanczos(
     linear: LinearMap, weight: Tensor, start: Tensor, shape: Size
 ) -> tuple[Tensor, float, float]:
-    """One Krylov space of Aᵀ A: its best unit vector, that one's eigenvalue, and the residual."""
+    """One Krylov space of Aᵀ A: the leading Ritz vector, its eigenvalue, and the residual."""
     basis = start.new_empty(min(STEPS, len(start)), len(start))
     diagonal: list[float] = []
     below: list[float] = []
@@ -152,10 +152,10 @@ def _lanczos(
         basis[step] = vector
         vector = linear.adjoint(weight, linear.apply(weight, vector.view(shape))).flatten()
         diagonal.append(float(vector @ basis[step]))
-        for _ in range(2):  # once loses orthogonality to rounding; "twice is enough" (Parlett)
+        for _ in range(2):  # one pass loses orthogonality to rounding; "twice is enough" (Parlett)
             vector = vector - basis[: step + 1].T @ (basis[: step + 1] @ vector)
         below.append(float(vector.norm()))
-        if below[-1] <= 1e-14 * max(diagonal):  # the space is invariant: nothing is left to add
+        if below[-1] <= 1e-14 * max(diagonal):  # the space is invariant
             break
         vector = vector / below[-1]
     used = len(diagonal)
@@ -166,7 +166,7 @@ def _lanczos(
 
 
 def input_sizes(network: Network) -> Mapping[nn.Module, list[Size]]:
-    """Shape of what reaches each module, once for each time it runs on one blank input."""
+    """Input shapes of each module on one zero input, one per call."""
     sizes: dict[nn.Module, list[Size]] = defaultdict(list)
 
     def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -18,7 +18,7 @@ from daedl.classifier import Classifier
 from daedl.data.batches import Batch
 from daedl.data.loaders import count, generators, start_epoch
 from daedl.density import DensityEffect
-from daedl.distributed import share_buffers, sum_across
+from daedl.distributed import broadcast_buffers, sum_across
 from daedl.methods.base import Phase
 from daedl.outputs import collect
 from daedl.training import bars
@@ -236,7 +236,7 @@ class Run:
         start_epoch(self.train, overall)
         learning_rate = self.optimizer.param_groups[0]["lr"]
         train_loss = self._train_epoch(epoch, shown)
-        share_buffers(self.model.network)
+        broadcast_buffers(self.model.network)
         val_loss, val_accuracy = self._validate()
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(train_loss if val_loss is None else val_loss)

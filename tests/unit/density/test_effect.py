@@ -1,4 +1,4 @@
-"""The density-effect report: figures, flips, and the warnings."""
+"""The density-effect report: values, flips, warnings."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def case(blobs):
     return Outputs(features[400:], logits[400:]), scorer
 
 
-def test_figures(case):
+def test_values(case):
     outputs, scorer = case
     effect = density_effect(outputs, scorer)
     _, score = scorer(outputs.features)
@@ -40,7 +40,7 @@ def test_ties_at_zero_are_not_flips(case):
 
 
 def test_flips_are_counted(case):
-    """A negative score, which no normaliser of ours gives, would turn predictions round: not hidden."""
+    """A negative score, which no normaliser returns, would change predictions."""
     outputs, scorer = case
 
     class Broken(MinMax):
@@ -51,7 +51,7 @@ def test_flips_are_counted(case):
     assert effect.flips == 7
 
 
-def test_inert_and_saturated_densities_get_advice(case):
+def test_advice_for_inert_and_saturated_densities(case):
     outputs, scorer = case
     inert = DensityScorer(scorer.density, MinMax(low=-1e6, high=0.0))
     advice = density_effect(outputs, inert).advice()
@@ -62,12 +62,12 @@ def test_inert_and_saturated_densities_get_advice(case):
     assert "saturated" in effect.advice()
     assert "warning: the density is saturated" in str(effect)
     few = Outputs(outputs.features[:8], outputs.logits[:8])
-    assert "saturated" in density_effect(few, saturated).advice()  # most of them, though few
+    assert "saturated" in density_effect(few, saturated).advice()  # few, but most of them
 
 
-@pytest.mark.parametrize(("wiped_out", "told"), [(9, False), (10, True)])
-def test_a_few_wiped_out_samples_may_be_chance(case, wiped_out, told):
+@pytest.mark.parametrize(("near_zero", "warns"), [(9, False), (10, True)])
+def test_few_samples_near_zero_are_ignored(case, near_zero, warns):
     _, scorer = case
-    share = wiped_out / 60
+    share = near_zero / 60
     effect = DensityEffect(share, 0.0, 0.5, 0.0, 0, 60, scorer.density.shrunk)
-    assert (effect.advice() is not None) == told
+    assert (effect.advice() is not None) == warns

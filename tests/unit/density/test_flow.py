@@ -1,4 +1,4 @@
-"""Radial flows: log determinants, total mass, several flows at once, extremes."""
+"""Radial flows: log determinants, total mass, parallel flows, extremes."""
 
 import math
 
@@ -12,7 +12,7 @@ from daedl.density.flow import RadialFlow, RadialLayer
 
 
 def flow(num_flows, dimension, depth, seed=0, spread=1.0):
-    """In float64, with parameters spread more widely than at the start, so that every layer bends."""
+    """Flows in float64, with parameters of larger variance than the initial ones."""
     torch.manual_seed(seed)
     made = RadialFlow(num_flows, dimension, depth).double()
     with torch.no_grad():
@@ -27,7 +27,7 @@ def points(count, dimension, seed=1):
 
 
 def by_hand(made, k, x):
-    """log q_k of one point, as the formula is printed, in NumPy."""
+    """log q_k of one point by the published formula, in NumPy."""
     log_det, dimension = 0.0, len(x)
     for layer in made.layers:
         center = layer.center[k].detach().numpy()
@@ -56,7 +56,7 @@ def test_worked_number():
 
 
 @pytest.mark.parametrize(("num_flows", "dimension", "depth"), [(3, 6, 6), (1, 16, 8), (4, 1, 2)])
-def test_all_flows_at_once_are_each_alone(num_flows, dimension, depth):
+def test_parallel_flows_equal_separate_ones(num_flows, dimension, depth):
     made, x = flow(num_flows, dimension, depth), points(5, dimension)
     log_q = made(x)
     assert log_q.shape == (5, num_flows)
@@ -65,7 +65,7 @@ def test_all_flows_at_once_are_each_alone(num_flows, dimension, depth):
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 5, 16])
-def test_log_determinant_is_that_of_the_jacobian(dimension):
+def test_log_determinant_equals_that_of_the_jacobian(dimension):
     made, x = flow(2, dimension, 4), points(3, dimension)
 
     def through(point, k):
@@ -110,8 +110,8 @@ def test_two_dimensional_density_integrates_to_one():
     st.floats(-6, 6, allow_subnormal=False),
     st.floats(-6, 6, allow_subnormal=False),
 )
-def test_a_layer_keeps_the_order_of_points_on_a_line(center, raw_a, raw_b):
-    """Invertible, whatever the parameters."""
+def test_layer_is_monotone_on_a_line(center, raw_a, raw_b):
+    """Invertible for all parameters."""
     layer = RadialLayer(1, 1).double()
     with torch.no_grad():
         layer.center.fill_(center)
@@ -122,7 +122,7 @@ def test_a_layer_keeps_the_order_of_points_on_a_line(center, raw_a, raw_b):
 
 
 def test_layers_with_b_zero_are_the_identity():
-    """a = softplus(a′) and b = softplus(b′) − a: with a′ = b′ the density is the base's."""
+    """a = softplus(a′) and b = softplus(b′) − a: with a′ = b′ the density is that of the base."""
     made, x = flow(3, 4, 5), points(7, 4)
     with torch.no_grad():
         for layer in made.layers:
@@ -131,7 +131,7 @@ def test_layers_with_b_zero_are_the_identity():
     torch.testing.assert_close(made(x), normal.log_prob(x)[:, None].expand(-1, 3))
 
 
-def test_parameters_start_uniformly_within_one_over_root_d():
+def test_parameters_are_initialised_uniformly_within_one_over_root_d():
     torch.manual_seed(0)
     made = RadialFlow(50, 16, 8)
     for kind in ("center", "raw_a", "raw_b"):
@@ -144,8 +144,8 @@ def test_parameters_start_uniformly_within_one_over_root_d():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("raw_a", [-200.0, 0.0, 200.0])
 @pytest.mark.parametrize("raw_b", [-200.0, 0.0, 200.0])
-def test_extremes_stay_finite(dtype, raw_a, raw_b):
-    """At the centre, next to it, far away; with layers that shrink space to nothing or stretch it."""
+def test_extremes_are_finite(dtype, raw_a, raw_b):
+    """At the centre, next to it and far away, with strongly contracting or expanding layers."""
     torch.manual_seed(0)
     made = RadialFlow(2, 3, 1).to(dtype)
     with torch.no_grad():
@@ -160,8 +160,8 @@ def test_extremes_stay_finite(dtype, raw_a, raw_b):
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
 
 
-def test_learns_where_the_data_are():
-    """Trained on points around (1, 0), it comes near the entropy of their normal distribution."""
+def test_training_approaches_the_entropy_of_the_data():
+    """Trained on normally distributed points around (1, 0)."""
     torch.manual_seed(0)
     made = RadialFlow(1, 2, 4)
     x = torch.tensor([1.0, 0.0]) + 0.5 * torch.randn(500, 2)

@@ -56,7 +56,7 @@ def test_worked_numbers():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_full_covariance_is_the_mixture_of_normals(blobs, dtype):
+def test_full_covariance_is_a_mixture_of_normals(blobs, dtype):
     features, targets = blobs
     statistics = ClassStatistics.of(features, targets, 3)
     density = GaussianDensity.fit(statistics).cast(dtype)
@@ -81,7 +81,7 @@ def test_other_structures_are_mixtures_of_normals(blobs, structure):
     )
 
 
-def test_class_posteriors_are_those_of_quadratic_discriminant_analysis(blobs):
+def test_class_posteriors_equal_quadratic_discriminant_analysis(blobs):
     features, targets = blobs
     density = GaussianDensity.fit(ClassStatistics.of(features, targets, 3))
     ours = density.class_log_densities(features).softmax(-1)
@@ -98,7 +98,7 @@ def test_more_features_than_one_scoring_block(blobs, monkeypatch):
     torch.testing.assert_close(density(features), expected, rtol=1e-13, atol=1e-13)
 
 
-def test_singular_class_is_shrunk_as_scikit_learn_does():
+def test_singular_class_is_shrunk_as_in_scikit_learn():
     generator = torch.Generator().manual_seed(3)
     features = torch.randn(40, 30, generator=generator, dtype=torch.float64)
     targets = torch.tensor([0] * 12 + [1] * 28)
@@ -109,7 +109,7 @@ def test_singular_class_is_shrunk_as_scikit_learn_does():
     assert torch.isfinite(density(features)).all()
 
 
-def test_constant_features_of_a_diagonal_covariance_get_one_samples_worth():
+def test_constant_features_of_a_diagonal_covariance_are_shrunk():
     generator = torch.Generator().manual_seed(3)
     features = torch.randn(59, 6, generator=generator)
     features[:, 2] = 1.0
@@ -120,7 +120,7 @@ def test_constant_features_of_a_diagonal_covariance_get_one_samples_worth():
 
 
 @pytest.mark.parametrize(("condition", "shrunk"), [(1e9, False), (1e11, True)])
-def test_what_counts_as_singular(condition, shrunk):
+def test_condition_number_defines_singular(condition, shrunk):
     means, counts = np.zeros((1, 3)), [100.0]
     covariance = np.diag([1.0, 0.5, 1 / condition])
     density = GaussianDensity.fit(exact_statistics(means, covariance[None], counts))
@@ -137,7 +137,7 @@ def test_only_the_singular_class_is_shrunk():
 
 
 def test_tiny_class_constant_feature_and_more_features_than_samples():
-    """Ten classes of at most 20 samples, one of 3, in 32 dimensions of which one never varies."""
+    """Ten classes of at most 20 samples, one of 3, in 32 dimensions, one of which is constant."""
     generator = torch.Generator().manual_seed(4)
     targets = torch.cat([torch.arange(9).repeat_interleave(20), torch.full((3,), 9)])
     features = torch.randn(183, 32, generator=generator) + targets[:, None]
@@ -155,7 +155,7 @@ def test_tiny_class_constant_feature_and_more_features_than_samples():
 
 
 @pytest.mark.parametrize("copies", [1, 5])
-def test_class_without_spread_borrows_the_others(copies):
+def test_class_without_spread_uses_that_of_the_others(copies):
     generator = torch.Generator().manual_seed(5)
     features = torch.cat([torch.randn(50, 3, generator=generator), torch.ones(copies, 3)])
     targets = torch.tensor([0] * 50 + [1] * copies)
@@ -165,8 +165,8 @@ def test_class_without_spread_borrows_the_others(copies):
 
 
 @pytest.mark.parametrize("structure", ["full", "diagonal"])
-def test_copies_in_float64_have_no_spread_either(structure):
-    """Their mean differs from them by rounding, which is no variance."""
+def test_copies_in_float64_have_no_spread(structure):
+    """Their mean differs from them by rounding only."""
     generator = torch.Generator().manual_seed(5)
     one = torch.randn(3, generator=generator, dtype=torch.float64)
     others = torch.randn(50, 3, generator=generator, dtype=torch.float64)
@@ -177,12 +177,12 @@ def test_copies_in_float64_have_no_spread_either(structure):
     assert density.shrunk.amount[1] == (1 if structure == "full" else pytest.approx(1 / 42))
     assert float(density.shrunk.scale[1]) == pytest.approx(float(density.shrunk.scale[0]))
     alone = ClassStatistics.of(features[50:], targets[50:] - 1, 1, structure)
-    with pytest.raises(ValueError, match="do not vary within any class"):
+    with pytest.raises(ValueError, match="constant within every class"):
         GaussianDensity.fit(alone)
 
 
-def test_a_covariance_that_one_sample_less_makes_singular_is_shrunk():
-    """Else leaving a sample out, as the range of the density may ask, would leave no density."""
+def test_covariance_that_is_singular_without_one_sample_is_shrunk():
+    """Otherwise leave-one-out densities would be undefined."""
     generator = torch.Generator().manual_seed(6)
     for samples, shrunk in ((21, True), (22, False)):
         features = torch.randn(samples, 20, generator=generator, dtype=torch.float64)
@@ -194,14 +194,14 @@ def test_a_covariance_that_one_sample_less_makes_singular_is_shrunk():
             assert left_out.min() > -1e3
 
 
-def test_shrinkage_that_is_lost_in_rounding_is_refused():
+def test_shrinkage_below_rounding_is_rejected():
     features = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
     statistics = ClassStatistics.of(features, torch.zeros(5).long(), 1)
-    with pytest.raises(ValueError, match="shrinkage 1e-20 leaves it so"):
+    with pytest.raises(ValueError, match="singular"):
         GaussianDensity.fit(statistics, shrinkage=1e-20)
 
 
-def test_condition_number_and_effective_rank_are_those_of_the_covariance(blobs):
+def test_condition_number_and_effective_rank(blobs):
     statistics = ClassStatistics.of(*blobs, 3)
     shrunk = GaussianDensity.fit(statistics, shrinkage=0.1).shrunk
     for c, covariance in enumerate(statistics.covariances()):
@@ -214,26 +214,26 @@ def test_condition_number_and_effective_rank_are_those_of_the_covariance(blobs):
         assert float(shrunk.effective_rank[c]) == pytest.approx(expected, rel=1e-9)
 
 
-def test_bad_input_is_named(blobs):
+def test_invalid_input_is_rejected(blobs):
     features, targets = blobs
     statistics = ClassStatistics.of(features, targets, 4)
-    with pytest.raises(ValueError, match="no training sample of class 3 among 610"):
+    with pytest.raises(ValueError, match="class 3"):
         GaussianDensity.fit(statistics)
     statistics = ClassStatistics.of(features, targets, 3)
     with pytest.raises(ValueError, match="shrinkage is 2"):
         GaussianDensity.fit(statistics, shrinkage=2)
     density = GaussianDensity.fit(statistics)
-    with pytest.raises(ValueError, match="fitted on 4 columns; pass outputs of the same network"):
+    with pytest.raises(ValueError, match="4 columns"):
         density(torch.zeros(5, 84))
     constant = ClassStatistics.of(torch.ones(10, 4), torch.arange(10) % 2, 2)
-    with pytest.raises(ValueError, match="do not vary within any class"):
+    with pytest.raises(ValueError, match="constant within every class"):
         GaussianDensity.fit(constant)
     singular = ClassStatistics.of(features[:3], torch.tensor([0, 0, 1]), 2)
-    with pytest.raises(ValueError, match=r"class \d is singular.*use shrinkage='auto'"):
+    with pytest.raises(ValueError, match="singular"):
         GaussianDensity.fit(singular, shrinkage=0.0)
 
 
-def test_types_survive_half_and_float_and_deepcopy(blobs):
+def test_dtypes_are_kept_by_half_float_and_deepcopy(blobs):
     features, targets = blobs
     density = GaussianDensity.fit(ClassStatistics.of(features, targets, 3))
     expected = density(features)

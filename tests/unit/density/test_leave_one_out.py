@@ -1,4 +1,4 @@
-"""Leaving one sample out, against fitting again without it."""
+"""Leave-one-out densities against fits without the sample."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from daedl.density.leave_one_out import left_out_log_density
 
 
 def refitted(features, targets, index, classes, structure, shrinkage):
-    """Log density of one sample under the fit to all others."""
+    """Log density of one sample under a fit to all others."""
     keep = torch.arange(len(features)) != index
     statistics = ClassStatistics.of(features[keep], targets[keep], classes, structure)
     return float(GaussianDensity.fit(statistics, shrinkage)(features[index : index + 1]))
@@ -27,7 +27,7 @@ def refitted(features, targets, index, classes, structure, shrinkage):
         ("diagonal", 0.2, 2e-2),
     ],
 )
-def test_equals_fitting_again_without_the_sample(blobs, structure, shrinkage, tolerance):
+def test_equals_a_fit_without_the_sample(blobs, structure, shrinkage, tolerance):
     features, targets = (x[:200] for x in blobs)
     features = features.double()
     statistics = ClassStatistics.of(features, targets, 3, structure)
@@ -38,8 +38,8 @@ def test_equals_fitting_again_without_the_sample(blobs, structure, shrinkage, to
 
 
 @pytest.mark.parametrize(("structure", "shrinkage"), [("full", 0.3), ("tied", 0.0), ("tied", 0.3)])
-def test_its_own_class_is_fitted_again_exactly(blobs, structure, shrinkage):
-    """By NumPy: the sample leaves mean and covariance; the shrinkage grows with what it is added to."""
+def test_own_class_equals_a_fit_without_the_sample(blobs, structure, shrinkage):
+    """In NumPy, with mean and covariance without the sample and a fixed shrinkage."""
     features, targets = (x[:60].numpy() for x in blobs)
     features = features.astype(np.float64)
     statistics = ClassStatistics.of(torch.tensor(features), torch.tensor(targets), 3, structure)
@@ -63,8 +63,8 @@ def test_its_own_class_is_fitted_again_exactly(blobs, structure, shrinkage):
         assert float(found[index]) == pytest.approx(float(logsumexp(terms)), rel=1e-9)
 
 
-def test_new_samples_are_as_dense_as_left_out_ones():
-    """40 samples a class in 20 dimensions: in-sample densities are far too high."""
+def test_new_samples_have_the_densities_of_left_out_ones():
+    """40 samples per class in 20 dimensions, where in-sample densities are far too high."""
     generator = torch.Generator().manual_seed(0)
     features, targets = torch.randn(8000, 20, generator=generator), torch.arange(8000) % 2
     fitted, new = features[:80], features[80:]
@@ -88,7 +88,7 @@ def test_classes_of_one_two_and_three_samples(structure):
     assert float(found[40]) == pytest.approx(float(others + torch.tensor(46 / 45).log()), rel=1e-6)
 
 
-def test_fewer_known_samples_fall_below_the_range():
+def test_fewer_in_distribution_samples_are_below_the_range():
     generator = torch.Generator().manual_seed(2)
     features, targets = torch.randn(2000, 30, generator=generator), torch.arange(2000) % 2
     shares = []

@@ -1,4 +1,4 @@
-"""Merging more samples into a fitted density: the density of all, and a range that fits it."""
+"""Merging more samples into a fitted density and its normaliser."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def halves(blobs):
 
 
 @pytest.mark.parametrize("structure", ["full", "tied", "diagonal"])
-def test_mean_log_density_is_that_of_the_samples(blobs, structure):
+def test_mean_log_density_equals_that_of_the_samples(blobs, structure):
     (features, targets), (other, other_targets) = halves(blobs)
     density = GaussianDensity.fit(ClassStatistics.of(other, other_targets, 3, structure))
     statistics = ClassStatistics.of(features, targets, 3, structure)
@@ -28,7 +28,7 @@ def test_mean_log_density_is_that_of_the_samples(blobs, structure):
 
 @pytest.mark.parametrize("structure", ["full", "tied", "diagonal"])
 @pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
-def test_merged_is_the_density_of_all_and_nearly_their_range(blobs, structure, normalizer):
+def test_merged_density_is_that_of_all_samples_with_a_similar_range(blobs, structure, normalizer):
     first, second = halves(blobs)
     whole = DensityScorer.fit(*blobs, 3, structure, normalizer=normalizer)
     merged = DensityScorer.fit(*first, 3, structure, normalizer=normalizer).merged(*second)
@@ -40,8 +40,8 @@ def test_merged_is_the_density_of_all_and_nearly_their_range(blobs, structure, n
     assert ((score == 0) | (score == 1)).double().mean() < 0.02
 
 
-def test_the_reference_moves_with_the_density(blobs):
-    """Merging the same samples again widens nothing; merging far ones lowers what the old ones score."""
+def test_reference_follows_the_density(blobs):
+    """Unchanged by merging the same samples again; lower after merging distant samples."""
     features, targets = blobs
     scorer = DensityScorer.fit(features, targets, 3)
     assert scorer.merged(features, targets).reference == pytest.approx(scorer.reference, abs=0.02)
@@ -51,7 +51,7 @@ def test_the_reference_moves_with_the_density(blobs):
     assert merged.reference == pytest.approx(float(sum(scores) / 2), abs=0.03)
 
 
-def test_samples_of_some_classes_are_enough(blobs):
+def test_merged_samples_need_not_cover_all_classes(blobs):
     features, targets = blobs
     scorer = DensityScorer.fit(features, targets, 3)
     some = targets == 1
@@ -60,34 +60,34 @@ def test_samples_of_some_classes_are_enough(blobs):
     torch.testing.assert_close(merged.density.means[0], scorer.density.means[0])
 
 
-def test_new_surroundings_are_known_afterwards(blobs):
-    """A second camera: what scored 0 before is in the range then."""
+def test_merged_samples_are_in_the_range(blobs):
+    """A second camera: samples with score 0 are in the range after merging."""
     features, targets = blobs
     scorer = DensityScorer.fit(features, targets, 3)
     elsewhere = features + 40
     assert (scorer(elsewhere)[1] == 0).all()
     merged = scorer.merged(elsewhere, targets)
     assert (merged(elsewhere)[1] > 0).double().mean() > 0.98
-    # The range of the old ones was moved with their density, which is spread wider now.
+    # The range of the earlier samples is shifted with their density.
     assert (merged(features)[1] > 0).double().mean() > 0.95
 
 
-def test_left_out_range(blobs):
+def test_leave_one_out_widens_the_range(blobs):
     first, second = halves(blobs)
     kept = DensityScorer.fit(*first, 3, leave_one_out=True)
     plain, left_out = (kept.merged(*second, leave_one_out=each) for each in (False, True))
     assert left_out.normalizer.low <= plain.normalizer.low
 
 
-def test_normalizers_move_and_join():
-    assert MinMax(-3, 5).moved(1) == MinMax(-2, 6)
-    assert MinMax(-3, 5).joined(torch.tensor([-1.0, 7, 2]), 0.5) == MinMax(-3, 7)
+def test_normalizers_are_shifted_merged_and_inverted():
+    assert MinMax(-3, 5).shifted(1) == MinMax(-2, 6)
+    assert MinMax(-3, 5).merged(torch.tensor([-1.0, 7, 2]), 0.5) == MinMax(-3, 7)
     values = torch.linspace(4, 12, 101)
-    joined = SmoothQuantile(0, 4, level=0.0).joined(values, 0.25)
+    joined = SmoothQuantile(0, 4, level=0.0).merged(values, 0.25)
     assert joined == SmoothQuantile(1, 6, level=0.0)
     for normalizer in (MinMax(-3, 5), SmoothQuantile(-3, 5, level=0.1)):
         for score in (0.2, 0.5, 0.8):
-            log_density = torch.tensor(normalizer.log_density_of(score))
+            log_density = torch.tensor(normalizer.inverse(score))
             assert float(normalizer(log_density)) == pytest.approx(score)
 
 
@@ -98,7 +98,7 @@ def test_a_single_sample_can_be_merged(blobs, normalizer):
     assert merged.density.counts.sum() == 611
 
 
-def test_the_mean_score_of_the_training_samples_is_kept(blobs):
+def test_reference_is_restored_and_merged(blobs):
     first, second = halves(blobs)
     scorer = DensityScorer.fit(*first, 3)
     again = DensityScorer.restore(scorer.state_dict(), scorer.settings())
@@ -112,8 +112,8 @@ def test_the_mean_score_of_the_training_samples_is_kept(blobs):
 
 
 @pytest.mark.parametrize("leave_one_out", [False, True])
-def test_new_samples_like_the_training_samples_have_the_mean_score_that_is_kept(leave_one_out):
-    """Many features, few samples: those that shaped the Gaussians score far higher."""
+def test_reference_is_the_mean_score_of_new_samples(leave_one_out):
+    """With many features and few samples, where in-sample scores are far higher."""
     features = torch.randn(20_240, 20, generator=torch.Generator().manual_seed(0))
     targets = torch.arange(20_240) % 3
     scorer = DensityScorer.fit(features[:240], targets[:240], 3, leave_one_out=leave_one_out)

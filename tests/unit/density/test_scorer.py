@@ -1,4 +1,4 @@
-"""Density and normaliser together: range, choice of type, saving, memory."""
+"""Density scorer: range, dtype, restoring, memory."""
 
 import subprocess
 import sys
@@ -22,14 +22,14 @@ def test_restored_scorer_is_the_same(blobs, covariance, normalizer):
     assert again.normalizer == scorer.normalizer
 
 
-def test_training_scores_span_zero_to_one(blobs):
+def test_training_scores_range_from_zero_to_one(blobs):
     features, targets = blobs
     log_density, score = DensityScorer.fit(features, targets, 3)(features)
     assert score[log_density.argmin()] == 0
     assert score[log_density.argmax()] == 1
 
 
-def test_float32_is_taken_only_where_it_agrees_with_float64(blobs):
+def test_float32_is_used_only_if_it_agrees_with_float64(blobs):
     features, targets = blobs
     good = DensityScorer.fit(features, targets, 3)
     assert good.density.dtype == torch.float32
@@ -37,14 +37,14 @@ def test_float32_is_taken_only_where_it_agrees_with_float64(blobs):
     exact = good.density.cast(torch.float64)(features)
     error = (good.density(features) - exact).abs().max() / exact.abs().median()
     assert error <= FLOAT32_AGREEMENT
-    # Two nearly equal columns: the thin direction between them is lost in float32.
+    # Two nearly equal columns: the variance of their difference is lost in float32.
     twin = torch.cat([features, features[:, :1] * (1 + 1e-4 * torch.randn(610, 1))], dim=1)
     ill = DensityScorer.fit(twin * 1000, targets, 3, shrinkage=0.0)
     assert ill.density.condition.max() > 1e8
     assert ill.density.dtype == torch.float64
 
 
-def test_unknown_normalizer_is_refused_with_a_suggestion(blobs):
+def test_unknown_normalizer_is_rejected_with_a_suggestion(blobs):
     with pytest.raises(ValueError, match="did you mean 'minmax'"):
         DensityScorer.fit(*blobs, 3, normalizer="min-max")
 
@@ -61,9 +61,9 @@ def memory(field):
 torch.set_num_threads(1)
 features = torch.randn(200_000, 64)
 targets = torch.arange(200_000) % 4
-DensityScorer.fit(features[:9000], targets[:9000], 4)  # what libraries keep for themselves
+DensityScorer.fit(features[:9000], targets[:9000], 4)  # allocations that libraries keep
 before = memory("VmRSS")
-Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+Path("/proc/self/clear_refs").write_text("5")  # resets the peak
 DensityScorer.fit(features, targets, 4)
 print(memory("VmHWM") - before)
 """
@@ -71,14 +71,14 @@ print(memory("VmHWM") - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
 def test_working_memory_does_not_grow_with_the_number_of_samples():
-    """In processes of their own: memory that other tests freed would hide or pretend some.
+    """In separate processes, so that memory freed by other tests has no effect.
 
-    The least of several, as a system that puts pages aside and takes them back pretends some too.
+    The minimum of several runs, because reclaimed pages can inflate the peak.
     """
     command = [sys.executable, "-c", PEAK]
     peaks = []
     while len(peaks) < 5 and min(peaks, default=1e9) >= 60e6:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout))
-    # A float64 copy of the features would take 102 MB, whitened ones 4 times as much.
+    # A float64 copy of the features would take 102 MB, whitened features 4 times as much.
     assert min(peaks) < 60e6

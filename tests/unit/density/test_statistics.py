@@ -1,4 +1,4 @@
-"""Streaming statistics against NumPy, and their merging."""
+"""Streaming statistics and merging against NumPy."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def dense(features, targets, c):
     return np.cov(features[targets == c].double().numpy().T)
 
 
-def test_counts_means_and_scatter_are_numpys(blobs, monkeypatch):
+def test_counts_means_and_scatter_equal_numpy(blobs, monkeypatch):
     monkeypatch.setattr(statistics, "_ROWS", 37)  # several blocks, the last one short
     features, targets = blobs
     found = ClassStatistics.of(features, targets, 3)
@@ -37,8 +37,8 @@ def test_diagonal_and_tied_follow_from_full(blobs):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 610), st.sampled_from(["full", "tied", "diagonal"]), st.floats(-1e4, 1e4))
-def test_parts_merge_to_the_whole(cut, structure, offset):
-    """Also when a part is empty, a class is in one part only, and the mean is far from zero."""
+def test_merged_parts_equal_the_whole(cut, structure, offset):
+    """Also if a part is empty, a class is in one part only, or the mean is far from zero."""
     generator = torch.Generator().manual_seed(1)
     features = torch.randn(610, 4, generator=generator, dtype=torch.float64) + offset
     targets = torch.arange(610) // 204
@@ -51,19 +51,17 @@ def test_parts_merge_to_the_whole(cut, structure, offset):
         torch.testing.assert_close(merged.scatter, whole.scatter, rtol=1e-9, atol=1e-8)
 
 
-def test_bad_input_is_named(blobs):
+def test_invalid_input_is_rejected(blobs):
     features, targets = blobs
-    with pytest.raises(
-        ValueError, match="unknown covariance 'round': expected one of diagonal, full, tied"
-    ):
+    with pytest.raises(ValueError, match="unknown covariance 'round'"):
         ClassStatistics.of(features, targets, 3, "round")
     with pytest.raises(ValueError, match=r"features have shape \(610, 2, 2\)"):
         ClassStatistics.of(features.view(610, 2, 2), targets, 3)
-    with pytest.raises(ValueError, match="labels range from 0 to 2"):
+    with pytest.raises(ValueError, match="labels"):
         ClassStatistics.of(features, targets, 2)
     broken = features.clone()
     broken[5, 1] = torch.nan
-    with pytest.raises(ValueError, match=r"features.* 1 of .* NaN or infinite.*\(5, 1\)"):
+    with pytest.raises(ValueError, match=r"NaN.*\(5, 1\)"):
         ClassStatistics.of(broken, targets, 3)
-    with pytest.raises(ValueError, match="cannot merge"):
+    with pytest.raises(ValueError, match="merge"):
         ClassStatistics.of(*blobs, 3).merge(ClassStatistics.of(*blobs, 3, "tied"))

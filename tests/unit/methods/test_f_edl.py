@@ -1,8 +1,6 @@
-"""F-EDL: worked numbers, the mixture that it is, and its heads."""
+"""F-EDL: worked numbers, moments of the mixture, heads."""
 
-import copy
 import math
-import pickle
 
 import mpmath
 import pytest
@@ -40,20 +38,6 @@ def network():
     return MLP(4, 3, hidden=(16, 16))
 
 
-def same(first, second, images):
-    ours, theirs = first.predict(images), second.predict(images)
-    parts = ("probs", "labels", "aleatoric", "epistemic")
-    return all(torch.equal(getattr(ours, part), getattr(theirs, part)) for part in parts)
-
-
-@pytest.fixture(scope="module")
-def trained(blobs):
-    """Trained for two epochs, so that the vectors of the spectral normalisation have moved."""
-    classifier = daedl.Classifier(network(), FEDL())
-    daedl.fit(classifier, blobs, max_epochs=2, accelerator="cpu", progress=False)
-    return classifier
-
-
 def test_worked_numbers():
     flexible = FlexibleDirichlet.of(WORKED.logits)
     p = FEDL().predict(WORKED, None)
@@ -71,30 +55,33 @@ def test_worked_numbers():
     assert FEDL().reduction == "sum"
 
 
-def test_moments_are_those_of_the_mixture():
+def test_moments_agree_with_monte_carlo():
     torch.manual_seed(0)
     alpha, p, tau = torch.tensor([3.0, 0.8, 1.5]), torch.tensor([0.2, 0.7, 0.1]), 2.5
     chosen = torch.multinomial(p, 200_000, replacement=True)
     draws = torch.distributions.Dirichlet(alpha + tau * torch.eye(3)[chosen]).sample().double()
     found = FEDL().predict(outputs(rows(alpha.log(), p, tau)), None)
-    sure = 4 / math.sqrt(len(draws))  # times a standard deviation: four standard errors
+    tolerance = 4 / math.sqrt(len(draws))  # times a standard deviation: four standard errors
     for mean, values in zip(found.probs[0], draws.T, strict=True):
-        assert float(mean) == pytest.approx(float(values.mean()), abs=sure * float(values.std()))
+        assert float(mean) == pytest.approx(
+            float(values.mean()), abs=tolerance * float(values.std())
+        )
     gini = 1 - draws.square().sum(-1)
-    assert float(found.aleatoric) == pytest.approx(float(gini.mean()), abs=sure * float(gini.std()))
+    assert float(found.aleatoric) == pytest.approx(
+        float(gini.mean()), abs=tolerance * float(gini.std())
+    )
     spread = (draws - draws.mean(0)).square().sum(-1)
     assert float(found.epistemic) == pytest.approx(
-        float(spread.mean()), abs=sure * float(spread.std())
+        float(spread.mean()), abs=tolerance * float(spread.std())
     )
     errors = (torch.eye(3)[1] - draws).square().sum(-1)
     loss = FEDL().loss(outputs(rows(alpha.log(), p, tau)), torch.tensor([1]), 0)
-    of_p = 0.2**2 + 0.3**2 + 0.1**2
-    expected = float(errors.mean()) + of_p
-    assert float(loss) == pytest.approx(expected, abs=sure * float(errors.std()))
+    expected = float(errors.mean()) + 0.2**2 + 0.3**2 + 0.1**2
+    assert float(loss) == pytest.approx(expected, abs=tolerance * float(errors.std()))
 
 
-def test_dispersion_of_one_allocated_as_the_mean_is_a_dirichlet():
-    """τ = 1, p = m: the loss is EDL's expected MSE and the error of m, the scores are Dir(α)'s."""
+def test_dispersion_one_with_allocation_equal_to_the_mean_is_a_dirichlet():
+    """τ = 1, p = m: the loss is the expected MSE of Dir(α) plus the squared error of m."""
     torch.manual_seed(2)
     for g1 in 2 * torch.randn(10, 4, dtype=torch.float64):
         out = outputs(rows(g1, g1.softmax(-1), 1.0))
@@ -106,8 +93,8 @@ def test_dispersion_of_one_allocated_as_the_mean_is_a_dirichlet():
         assert float(p.epistemic) == pytest.approx(float(dirichlet.variance.sum()), rel=1e-10)
 
 
-def test_all_certain_predictions_keep_their_digits_in_float32():
-    """Scores of order e⁻⁴⁰ against 60 digits, where 1 − Σ μ² and 1 − p would round to 0."""
+def test_scores_of_certain_predictions_are_accurate_in_float32():
+    """Scores of order e⁻⁴⁰ against 60 digits; 1 − Σ μ² and 1 − p would round to 0."""
     logits = torch.tensor([[[20.0, -21.0, -22.0], [41.0, 1.0, 0.0], [0.5, 0.5, 0.5]]])
     with mpmath.workdps(60):
         alpha, p = ([mpmath.exp(float(x)) for x in row] for row in logits[0, :2])
@@ -126,8 +113,8 @@ def test_all_certain_predictions_keep_their_digits_in_float32():
     assert float(found.aleatoric) == pytest.approx(float(aleatoric), rel=1e-5)
 
 
-def test_the_class_is_that_of_the_mean_not_of_the_logits():
-    """Little evidence for class 0, much dispersion allocated to class 2."""
+def test_class_is_that_of_the_mean_not_of_the_logits():
+    """Little evidence for class 0, large dispersion allocated to class 2."""
     out = outputs(rows([0.0, -3.0, -3.0], [0.1, 0.1, 0.8], 20.0))
     assert FEDL().predict_labels(out).tolist() == [2]
     assert FEDL().predict(out, None).labels.tolist() == [2]
@@ -135,7 +122,7 @@ def test_the_class_is_that_of_the_mean_not_of_the_logits():
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.floats(-80, 80, width=32), min_size=3, max_size=3), st.floats(-80, 80, width=32))
-def test_everything_is_finite_in_float32(row, dispersion):
+def test_loss_gradient_and_scores_are_finite_in_float32(row, dispersion):
     g1 = torch.tensor(row)
     logits = torch.stack([g1, g1.flip(-1), torch.full((3,), dispersion)])[None].requires_grad_()
     loss = FEDL().loss(outputs(logits), TARGET, 0)
@@ -151,8 +138,8 @@ def test_everything_is_finite_in_float32(row, dispersion):
 
 
 @pytest.mark.parametrize("dispersion", [-1000.0, 1000.0])
-def test_dispersion_beyond_the_range_of_the_type(dispersion):
-    """As τ tends to 0 nothing but Dir(α) is left, as it grows nothing but p."""
+def test_extreme_dispersion(dispersion):
+    """The mean tends to that of Dir(α) for small τ, and to p for large τ."""
     logits = torch.tensor([[[2.0, 0.0, -1.0], [0.0, 2.0, 0.0], [dispersion] * 3]])
     logits.requires_grad_()
     loss = FEDL().loss(outputs(logits), TARGET, 0)
@@ -166,19 +153,19 @@ def test_dispersion_beyond_the_range_of_the_type(dispersion):
 def test_gradients_against_finite_differences():
     torch.manual_seed(3)
     logits = 3 * torch.randn(4, 3, 5, dtype=torch.float64)
-    # On both sides of where ln softplus changes its formula.
+    # On both sides of the branch of ln softplus.
     logits[0, 2], logits[1, 2] = -20.0, -14.0
     targets = torch.arange(4)
 
-    def all_of_it(z):
+    def loss_and_scores(z):
         flexible = FlexibleDirichlet.of(z)
         loss = FEDL().loss(outputs(z), targets, 0)
         return loss, flexible.variance.sum(-1), flexible.expected_gini
 
-    assert torch.autograd.gradcheck(all_of_it, logits.requires_grad_())
+    assert torch.autograd.gradcheck(loss_and_scores, logits.requires_grad_())
 
 
-def test_normalises_the_network_alone_and_puts_three_rows_behind_it():
+def test_heads_are_added_and_not_normalised():
     plain = network()
     prepared = FEDL().prepare(plain)
     assert isinstance(prepared, Headed)
@@ -195,10 +182,7 @@ def test_normalises_the_network_alone_and_puts_three_rows_behind_it():
     assert prepared.head.allocation[0].out_features == 256
 
 
-def test_preparing_twice_changes_nothing():
-    once = FEDL().prepare(network())
-    assert FEDL().prepare(once) is once
-    assert normalization(once.inner) == SpectralNorm()
+def test_network_with_heads_can_be_normalised_later():
     free = FEDL(spectral=None).prepare(network())
     assert normalization(free) is None
     assert FEDL().prepare(free) is free
@@ -206,32 +190,12 @@ def test_preparing_twice_changes_nothing():
     assert normalization(free.head) is None
 
 
-def test_heads_take_the_type_of_the_network():
+def test_heads_have_the_dtype_of_the_network():
     prepared = FEDL(head_width=8).prepare(network().double())
     assert prepared(torch.randn(2, 4).double()).logits.dtype == torch.float64
     assert prepared.head.dispersion[0].out_features == 8
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_saved_pickled_and_copied_predict_the_same(trained, blobs, dtype, tmp_path):
-    classifier = copy.deepcopy(trained).to(dtype)
-    images = blobs[0].to(dtype)
-    classifier.save(tmp_path / "model.daedl")
-    loaded = daedl.Classifier.load(tmp_path / "model.daedl", method=FEDL())
-    pickled = pickle.loads(pickle.dumps(classifier))
-    twin = copy.deepcopy(classifier)
-    for again in (loaded, pickled, twin):
-        assert same(again, classifier, images)
-        assert normalization(again.network.inner) == SpectralNorm()
-        assert normalization(again.network.head) is None
-        assert again.predict(images[:3]).probs.dtype == dtype
-    with torch.no_grad():
-        for parameter in twin.network.parameters():
-            parameter.zero_()
-    assert same(loaded, classifier, images)
-    assert not same(twin, classifier, images)
-
-
-def test_settings_are_checked():
-    with pytest.raises(ValueError, match=r"head_width is 0; expected at least one hidden unit"):
+def test_invalid_settings_are_rejected():
+    with pytest.raises(ValueError, match="head_width is 0"):
         FEDL(head_width=0)

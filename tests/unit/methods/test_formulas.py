@@ -1,11 +1,10 @@
-"""Worked numbers and invariants of the single methods."""
+"""Worked numbers and invariants of softmax, EDL, EDL+ and DAEDL."""
 
 import math
 
 import pytest
 import torch
 
-from daedl.checks import NotFittedError
 from daedl.density import DensityScorer
 from daedl.methods import DAEDL, EDL, EDLPlus, Softmax
 from daedl.outputs import Outputs
@@ -17,7 +16,7 @@ TARGET = torch.tensor([0])
 
 
 class FixedScore(DensityScorer):
-    """A scorer that gives one score to all, to look at the formula alone."""
+    """A scorer with the same score for all samples."""
 
     def __init__(self, score):
         torch.nn.Module.__init__(self)
@@ -57,8 +56,8 @@ def test_edl(activation, alpha, mse, kl, vacuity):
     assert float(belief.sum() + p.dirichlet.vacuity) == pytest.approx(1)
 
 
-def test_edl_refuses_other_activations():
-    with pytest.raises(ValueError, match=r"activation is 'exp'.*edl\+"):
+def test_edl_rejects_other_activations():
+    with pytest.raises(ValueError, match="activation is 'exp'"):
         EDL(activation="exp")
 
 
@@ -70,7 +69,7 @@ def test_edl_plus():
     assert EDLPlus().reduction == "sum"
 
 
-def test_daedl_at_a_score():
+def test_daedl_with_a_given_score():
     p = DAEDL().predict(OUT, FixedScore(0.4))
     assert p.alpha[0].tolist() == pytest.approx([2.22554, 1, 0.670320], abs=5e-6)
     assert float(p.dirichlet.precision) == pytest.approx(3.89586, abs=5e-6)
@@ -86,12 +85,12 @@ def test_daedl_with_score_one_is_edl_plus_and_with_zero_uniform():
     assert (nothing.alpha == 1).all()
     torch.testing.assert_close(nothing.probs, torch.full((50, 4), 0.25))
     torch.testing.assert_close(nothing.dirichlet.precision, torch.full((50,), 4.0))
-    # All classes tie, so the class is the logits'.
+    # All α are equal, so labels come from the logits.
     assert torch.equal(nothing.labels, out.logits.argmax(-1))
 
 
 @pytest.mark.parametrize("score", [1e-6, 0.01, 0.3, 0.99])
-def test_the_density_never_changes_the_predicted_class(score):
+def test_density_does_not_change_the_predicted_class(score):
     torch.manual_seed(1)
     out = Outputs(torch.randn(500, 2), torch.randn(500, 10))
     p = DAEDL().predict(out, FixedScore(score))
@@ -99,13 +98,8 @@ def test_the_density_never_changes_the_predicted_class(score):
     assert torch.equal(p.log_alpha.argmax(-1), p.labels)
 
 
-def test_daedl_before_fitting():
-    with pytest.raises(NotFittedError, match=r"call daedl.fit\(model"):
-        DAEDL().predict(OUT, None)
-
-
-def test_daedl_uses_features_and_logits_of_the_same_image(blobs):
-    """Each row predicted alone is the row predicted in the batch, in any order."""
+def test_daedl_predicts_every_image_independently(blobs):
+    """In any order, and alone as in a batch."""
     features, targets = blobs
     logits = torch.randn(610, 3, generator=torch.Generator().manual_seed(0))
     method = DAEDL()
@@ -121,22 +115,21 @@ def test_daedl_uses_features_and_logits_of_the_same_image(blobs):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"covariance": "ful"}, ValueError, "unknown covariance 'ful'.*did you mean 'full'"),
+        ({"covariance": "ful"}, ValueError, "did you mean 'full'"),
         ({"normalizer": "min-max"}, ValueError, "did you mean 'minmax'"),
-        ({"shrinkage": "Auto"}, ValueError, "shrinkage is 'Auto'; expected 'auto' or a number"),
+        ({"shrinkage": "Auto"}, ValueError, "shrinkage is 'Auto'"),
         ({"shrinkage": 2}, ValueError, "shrinkage is 2"),
-        ({"spectral": "operator"}, TypeError, r"expected daedl.SpectralNorm\(\.\.\.\)"),
-        ({"anneal_epochs": -1}, ValueError, "expected both at least 0"),
-        ({"kl_weight": float("nan")}, ValueError, "expected both at least 0"),
+        ({"anneal_epochs": -1}, ValueError, "over_epochs is -1"),
+        ({"kl_weight": float("nan")}, ValueError, "weight is nan"),
     ],
 )
-def test_settings_are_checked_before_training(settings, error, message):
+def test_invalid_settings_are_rejected(settings, error, message):
     with pytest.raises(error, match=message):
         DAEDL(**settings)
 
 
-def test_daedl_is_trained_as_edl_plus_with_its_normalisation():
-    """One training serves the density on and off, and every kind of density."""
+def test_daedl_shares_training_with_edl_plus():
+    """With and without density, and with every covariance structure."""
     shared = DAEDL(kl_weight=0.1).training_method()
     assert shared == EDLPlus(kl_weight=0.1, spectral=DAEDL().spectral)
     assert shared == DAEDL(kl_weight=0.1, covariance="tied", leave_one_out=True).training_method()
@@ -149,8 +142,8 @@ def test_daedl_is_trained_as_edl_plus_with_its_normalisation():
     )
 
 
-def test_edl_takes_the_class_from_the_logits_where_all_evidence_underflows():
-    """Softplus of -250 is 0 in float32: the concentrations tie, the logits don't."""
+def test_edl_labels_come_from_the_logits_if_all_evidence_underflows():
+    """Softplus of -250 is 0 in float32."""
     logits = torch.tensor([[-400.0, -250.0, -300.0], [-500.0, -300.0, -200.0]])
     for activation in ("softplus", "relu"):
         prediction = EDL(activation=activation).predict(Outputs(torch.zeros(2, 1), logits), None)
@@ -158,7 +151,7 @@ def test_edl_takes_the_class_from_the_logits_where_all_evidence_underflows():
         assert prediction.labels.tolist() == [1, 2]
 
 
-def test_the_kl_weight_grows_over_the_epochs_that_were_asked_for():
+def test_kl_weight_is_annealed_over_the_given_epochs():
     outputs = Outputs(torch.zeros(2, 2), torch.tensor([[1.0, 0.5, -1.0], [0.0, 2.0, 0.3]]))
     targets = torch.tensor([0, 2])
     method, bare = EDLPlus(kl_weight=0.4, anneal_epochs=10), EDLPlus(kl_weight=0.0)
@@ -170,7 +163,7 @@ def test_the_kl_weight_grows_over_the_epochs_that_were_asked_for():
     assert (whole > none).all()
 
 
-def test_settings_of_the_density_reach_it(blobs):
+def test_settings_are_passed_to_the_density(blobs):
     features, targets = blobs
     outputs = Outputs(features, torch.zeros(len(features), 3))
     method = DAEDL(

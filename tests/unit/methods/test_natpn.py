@@ -1,39 +1,29 @@
-"""NatPN: worked numbers, bounds on the evidence, its three trainings, and what keeps a trained one."""
+"""NatPN: worked numbers, bounds on the evidence, three training phases."""
 
-import copy
 import math
-import pickle
 from functools import partial
 
 import mpmath
 import pytest
 import torch
-from torch import nn
 
 import daedl
 from daedl.dirichlet import Dirichlet
 from daedl.methods.natpn import NatPN, NatPNHead
-from daedl.networks import MLP, FeatureModule
+from daedl.networks import MLP
 from daedl.outputs import Outputs
 
 fit = partial(daedl.fit, accelerator="cpu", progress=False)
 CHI = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64).softmax(-1)
 
 
-def model(method=None, dtype=torch.float32, **settings):
+def model(**settings):
     torch.manual_seed(0)
-    network = MLP(4, 3, hidden=(16, 16)).to(dtype)
-    return daedl.Classifier(network, method or NatPN(**settings))
-
-
-@pytest.fixture(scope="module")
-def trained(blobs):
-    classifier = model()
-    return classifier, fit(classifier, blobs, blobs, max_epochs=25, learning_rate=2e-2)
+    return daedl.Classifier(MLP(4, 3, hidden=(16, 16)), NatPN(**settings))
 
 
 def out(log_q, chi=CHI):
-    """What the head gives for a log density and class probabilities."""
+    """Outputs of the head for a log density and class probabilities."""
     return Outputs(torch.zeros(1, 16, dtype=chi.dtype), log_q + chi.log())
 
 
@@ -53,7 +43,7 @@ def test_worked_numbers():
     [("constant", 0.0), ("exp-half", 8.0), ("exp", 16.0), ("normal", 20.2482)],
 )
 def test_budgets(budget, expected):
-    """With q = 1 / N_H the evidence is one sample, shared among the classes by χ."""
+    """With q = 1 / N_H the total evidence is 1, distributed by χ."""
     alpha = NatPN(budget=budget).log_alpha(out(-expected).logits).exp()
     torch.testing.assert_close(alpha, 1 + CHI, atol=5e-5, rtol=0)
 
@@ -69,12 +59,12 @@ def test_far_from_the_data_the_dirichlet_is_uniform(classes, uce):
         assert loss.item() == pytest.approx(uce, abs=5e-6)
         entropy = prediction.dirichlet.differential_entropy.item()
         assert entropy == pytest.approx(-math.lgamma(classes), abs=1e-6)
-        # All α tie: the class is that of χ. The densities still differ.
+        # All α are equal: the class is that of χ, and the density is not clamped.
         assert prediction.labels.item() == chi.argmax().item()
         assert prediction.scores()["density"].item() == pytest.approx(-log_q)
 
 
-def test_the_epistemic_score_orders_as_the_precision_and_beyond_its_bounds():
+def test_epistemic_score_ranks_as_the_precision_without_its_bounds():
     logits = torch.linspace(-100, 60, 81, dtype=torch.float64)[:, None] + CHI.log()
     prediction = NatPN().predict(Outputs(torch.zeros(81, 16), logits), None)
     assert (prediction.epistemic.diff() < 0).all()
@@ -86,7 +76,7 @@ def test_the_epistemic_score_orders_as_the_precision_and_beyond_its_bounds():
 
 @pytest.mark.parametrize("log_n", [0.0, 10.0, 20.0, 30.0])
 def test_entropy_of_very_large_concentrations(log_n):
-    """Up to α₀ of 1e13, where the published code changes to an asymptotic formula."""
+    """Up to α₀ = 1e13, where the published code uses an asymptotic formula."""
     log_q = log_n - 0.5 * math.log(4 * math.pi) * 16
     log_alpha = NatPN().log_alpha(out(log_q).logits)
     with mpmath.workdps(60):
@@ -106,8 +96,8 @@ def test_entropy_of_very_large_concentrations(log_n):
     assert loss.item() == pytest.approx(float(uce - expected / 2))
 
 
-def test_evidence_is_bounded_but_its_gradient_passes():
-    """Beyond the bounds both the loss and its gradient are those at the bound."""
+def test_gradient_passes_through_the_bounds_of_the_evidence():
+    """Beyond the bounds, loss and gradient equal those at the bound."""
     target = torch.tensor([1])
     for sign in (-1, 1):
         ends = []
@@ -121,8 +111,8 @@ def test_evidence_is_bounded_but_its_gradient_passes():
         assert ends[1][1] != 0
 
 
-def test_the_bound_is_exact_in_float32_at_any_distance():
-    """Straight-through as x + (bound − x) would give n = 1 at ln q = −1e9."""
+def test_bound_is_exact_in_float32_at_any_distance():
+    """Computing x + (bound − x) would result in n = 1 at ln q = −1e9."""
     chi = torch.full((1, 3), 1 / 3)
     for log_q in (-1e3, -1e6, -1e9, -1e30):
         log_alpha = NatPN().log_alpha(out(log_q, chi).logits)
@@ -130,21 +120,7 @@ def test_the_bound_is_exact_in_float32_at_any_distance():
         torch.testing.assert_close(log_alpha, expected, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("size", [80.0, 1e-30])
-def test_extreme_logits_stay_finite(size):
-    logits = size * torch.tensor([[1.0, -1.0, 1.0], [-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]])
-    logits.requires_grad_()
-    given = Outputs(torch.zeros(3, 16), logits)
-    for method in (NatPN(entropy_weight=1.0), NatPN().phases()[0].method):
-        loss = method.loss(given, torch.tensor([1, 0, 2]), 0)
-        (gradient,) = torch.autograd.grad(loss.sum(), logits)
-        assert torch.isfinite(loss).all()
-        assert torch.isfinite(gradient).all()
-    scores = NatPN().predict(Outputs(given.features, logits.detach()), None).scores().values()
-    assert all(torch.isfinite(score).all() for score in scores)
-
-
-def test_the_head_gives_the_joint_log_density_of_latent_and_class():
+def test_head_returns_the_joint_log_density_of_latent_and_class():
     torch.manual_seed(0)
     head, latent = NatPNHead(16, 8, 5), torch.randn(7, 16)
     given = head(Outputs(torch.zeros(7, 2), latent))
@@ -163,22 +139,22 @@ def changed(before, after):
 
 
 def batches(blobs):
-    """Seven."""
+    """Seven batches."""
     features, targets = blobs
     return list(zip(features.split(100), targets.split(100), strict=True))
 
 
-def test_warm_up_trains_the_flow_alone(blobs, interrupting):
+def test_warm_up_trains_only_the_flow(blobs, interrupting):
     classifier = model()
     before = state(classifier)
     flow = {name for name in before if name.startswith("head.flow")}
     assert len(flow) == 8 * 3
-    with pytest.raises(KeyboardInterrupt):  # at the first batch of the joint training
+    with pytest.raises(KeyboardInterrupt):  # at the first batch of joint training
         fit(classifier, interrupting(batches(blobs), 3 * 7), blobs, max_epochs=2)
     assert changed(before, state(classifier)) == flow
 
 
-def test_joint_training_trains_all_and_fine_tuning_the_flow_alone(blobs):
+def test_joint_training_trains_everything_and_fine_tuning_only_the_flow(blobs):
     without, tuned = model(finetune=False), model()
     start = state(without)
     fit(without, batches(blobs), blobs, max_epochs=2)
@@ -186,12 +162,12 @@ def test_joint_training_trains_all_and_fine_tuning_the_flow_alone(blobs):
     assert changed(start, state(without)) == set(start)
     flow = {name for name in start if name.startswith("head.flow")}
     assert changed(state(without), state(tuned)) == flow
-    # Everything can be trained again afterwards.
+    # No parameter is frozen afterwards.
     assert all(parameter.requires_grad for parameter in tuned.network.parameters())
 
 
-def test_the_flow_trains_where_all_evidence_is_at_its_bound(blobs):
-    """Latents so far out that ln n is −30 for all: the likelihood must still be seen to rise."""
+def test_flow_is_trained_where_all_evidence_is_at_its_bound(blobs):
+    """Latents are so far from the base distribution that ln n is −30 for all."""
     classifier = model(warmup_epochs=3, finetune=False)
     with torch.no_grad():
         classifier.network.inner.classifier.logits.weight.mul_(100)
@@ -202,7 +178,7 @@ def test_the_flow_trains_where_all_evidence_is_at_its_bound(blobs):
     assert losses[0] > losses[1] > losses[2]
 
 
-def test_the_likelihood_phases_minimise_minus_ln_q():
+def test_likelihood_phases_minimise_minus_ln_q():
     warmup, joint, finetuning = NatPN(budget="exp").phases()
     assert [p.name for p in (warmup, joint, finetuning)] == [
         "warm-up",
@@ -217,105 +193,46 @@ def test_the_likelihood_phases_minimise_minus_ln_q():
             assert loss.item() == pytest.approx(-log_q)
 
 
-def test_phases_can_be_left_out():
+def test_phases_can_be_disabled():
     names = [[p.name for p in m.phases()] for m in (NatPN(warmup_epochs=0), NatPN(finetune=False))]
     assert names == [["training", "fine-tuning"], ["warm-up", "training"]]
     assert len(NatPN(warmup_epochs=0, finetune=False).phases()) == 1
 
 
-def test_learns(trained, blobs):
-    classifier, history = trained
-    losses = {name: [] for name in ("warm-up", "training", "fine-tuning")}
-    for epoch in history.epochs:
-        losses[epoch.phase].append(epoch.val_loss)
-    assert len(losses["warm-up"]) == 3
-    joint = losses["training"]
-    assert min(joint) < 0.6 * joint[0]
-    for name in ("warm-up", "fine-tuning"):
-        assert losses[name][-1] < losses[name][0]
-    inside = classifier.predict(blobs[0])
-    assert daedl.metrics.accuracy(inside.labels, blobs[1]) > 0.85
-    outside = classifier.predict(
-        40 * torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
-    )
-    for name, score in inside.scores().items():
-        assert daedl.metrics.auroc(score, outside.scores()[name]) > 0.85, name
-
-
-def test_saved_pickled_and_copied_predict_the_same(trained, blobs, tmp_path):
-    classifier, _ = trained
-    classifier.save(tmp_path / "model.daedl")
-    expected = classifier.predict(blobs[0])
-    for twin in (
-        daedl.Classifier.load(tmp_path / "model.daedl", method=NatPN()),
-        pickle.loads(pickle.dumps(classifier)),
-        copy.deepcopy(classifier),
-    ):
-        assert torch.equal(twin.predict(blobs[0]).log_alpha, expected.log_alpha)
-        assert torch.equal(twin.predict(blobs[0]).log_density, expected.log_density)
-
-
 @pytest.fixture(scope="module", params=["exponential", "one-cycle"])
 def whole(blobs, request):
-    """Trained without interruption: 3 epochs of warm-up, 4 of joint training, 4 of fine-tuning."""
-    classifier, how = model(), {"max_epochs": 4, "schedule": request.param}
+    """Trained without interruption: 2 epochs per phase."""
+    classifier, how = model(warmup_epochs=2), {"max_epochs": 2, "schedule": request.param}
     return classifier, fit(classifier, batches(blobs), blobs, **how), how
 
 
 @pytest.mark.parametrize(
     "after",
-    [10, 21, 28, 49, 55, 76],
-    ids=["warm-up", "warmed up", "joint", "trained", "tuning", "late"],
+    [4, 14, 20, 28, 33, 41],
+    ids=["warm-up", "warmed up", "joint", "trained", "fine-tuning", "last epoch"],
 )
-def test_interrupted_and_resumed_ends_with_the_same_weights(
-    blobs, tmp_path, whole, after, interrupting
-):
-    """Seven batches an epoch: inside each phase, between them, and where the last epoch is missing."""
-    stopped, resumed = model(), model()
+def test_resumed_training_ends_with_the_same_weights(blobs, tmp_path, whole, after, interrupting):
+    """Interrupted within each phase, between phases, and in the last epoch."""
+    stopped, resumed = model(warmup_epochs=2), model(warmup_epochs=2)
     how = {**whole[2], "checkpoint": tmp_path / "run.ckpt", "resume": True}
     with pytest.raises(KeyboardInterrupt):
         fit(stopped, interrupting(batches(blobs), after), blobs, **how)
     history = fit(resumed, batches(blobs), blobs, **how)
     assert not changed(state(whole[0]), state(resumed))
     seen = [[(e.phase, e.val_loss) for e in h.epochs] for h in (whole[1], history)]
-    assert len(seen[0]) == 11
+    assert len(seen[0]) == 6
     assert seen[0] == seen[1]
-
-
-def test_runs_in_float64(blobs):
-    classifier = model(dtype=torch.float64)
-    fit(classifier, (blobs[0].double(), blobs[1]), max_epochs=1, precision="64-true")
-    prediction = classifier.predict(blobs[0].double())
-    assert all(score.dtype == torch.float64 for score in prediction.scores().values())
-
-
-def test_a_network_without_a_last_layer_for_classes_is_refused():
-    layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.MaxPool1d(2))
-    with pytest.raises(
-        ValueError, match=r"no Linear layer with 2 outputs.*expected one as its last"
-    ):
-        daedl.Classifier(FeatureModule(layers, "1", (4,)), NatPN())
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"budget": "norml"}, "unknown budget 'norml': expected one of .*did you mean 'normal'"),
-        ({"warmup_epochs": -1}, "warmup_epochs is -1; expected a whole number from 0: take 3"),
+        ({"budget": "norml"}, "did you mean 'normal'"),
+        ({"warmup_epochs": -1}, "warmup_epochs is -1"),
         ({"warmup_epochs": True}, "warmup_epochs is True"),
-        ({"finetune": 5}, "finetune is 5; expected True or False"),
-        ({"latent": 0}, "latent is 0; expected a whole number from 1: take 16 as published"),
-        ({"depth": 1.5}, "depth is 1.5; expected a whole number from 1: take 8 as published"),
-        ({"entropy_weight": math.inf}, "entropy_weight is inf; expected a finite number from 0"),
+        ({"finetune": 5}, "finetune is 5"),
     ],
 )
-def test_settings_are_checked(settings, message):
+def test_invalid_settings_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         NatPN(**settings)
-
-
-def test_settings_of_the_paper():
-    assert NatPN().reduction == "mean"
-    assert NatPN(**NatPN(budget="exp", finetune=False).arguments()) == NatPN(
-        budget="exp", finetune=False
-    )

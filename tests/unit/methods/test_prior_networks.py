@@ -1,4 +1,4 @@
-"""KL-PN and RKL-PN: worked numbers, noise, and what they learn from it."""
+"""KL-PN and RKL-PN: worked numbers, noise, training on noise."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ TARGET = torch.tensor([0])
 
 
 class Fixed(nn.Module):
-    """Gives the known image's logits, then the noise's."""
+    """Returns fixed logits for one image and one noise image."""
 
     def forward(self, images):
         assert len(images) == 2
@@ -71,14 +71,14 @@ def test_divergences_against_torch(seed):
 
 
 @pytest.mark.parametrize("kind", [KLPN, RKLPN])
-def test_the_loss_vanishes_at_the_target(kind):
+def test_loss_is_zero_at_the_target(kind):
     logits = torch.tensor([[0.0, 101.0, 0.0]], dtype=torch.float64)
     logits[0, 1] = torch.tensor(101.0).double().log()
     loss = kind().loss(Outputs(torch.zeros(1, 1), logits), torch.tensor([1]), 0)
     assert float(loss) == pytest.approx(0, abs=1e-12)
 
 
-def test_noise_is_uniform_and_normalised_as_the_images_are():
+def test_noise_is_uniform_and_normalised_like_the_images():
     torch.manual_seed(0)
     images = torch.zeros(200, 3, 8, 8)
     plain = KLPN().noise(images)
@@ -94,22 +94,22 @@ def test_noise_is_uniform_and_normalised_as_the_images_are():
 
 
 @pytest.mark.parametrize("kind", [KLPN, RKLPN])
-def test_noise_in_training_flattens_the_prediction_there(kind, blobs):
-    fit = partial(daedl.fit, accelerator="cpu", progress=False, learning_rate=1e-2, max_epochs=15)
-    images = 0.05 * blobs[0] + 0.5  # most of the noise is away from them
+def test_training_on_noise_flattens_predictions_on_noise(kind, blobs):
+    fit = partial(daedl.fit, accelerator="cpu", progress=False, learning_rate=1e-2, max_epochs=8)
+    images = 0.05 * blobs[0] + 0.5  # most of the noise is far from them
     from_flat = []
     for method in (kind(), kind(noise_weight=0.0)):
         torch.manual_seed(0)
         classifier = daedl.Classifier(MLP(4, 3, hidden=(32,)), method)
         fit(classifier, (images, blobs[1]))
-        # What the paper asks of noise, whichever divergence is trained.
+        # The forward divergence for both, as the target on noise is the same.
         predicted = classifier.predict(torch.rand(200, 4)).dirichlet
         flat = daedl.Dirichlet(torch.zeros(200, 3))
         from_flat.append(flat.kl(predicted).mean())
     assert from_flat[0] < 0.7 * from_flat[1]
 
 
-def test_reductions_are_of_the_batch():
+def test_reductions_over_the_batch():
     torch.manual_seed(0)
     network = MLP(4, 3, hidden=(8,))
     images, targets = torch.rand(10, 4), torch.arange(10) % 3
@@ -123,17 +123,11 @@ def test_reductions_are_of_the_batch():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"target": 0}, "target is 0.*expected a target above 0"),
+        ({"target": 0}, "target is 0"),
         ({"noise_weight": -1}, "noise_weight -1"),
-        ({"pixel_mean": [0.5]}, "expected both or neither"),
+        ({"pixel_mean": [0.5]}, "pixel_mean"),
     ],
 )
-def test_settings_are_checked(settings, message):
+def test_invalid_settings_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         KLPN(**settings)
-
-
-def test_settings_for_cifar10_survive_a_file():
-    method = build_for("cifar10", "rkl-pn")
-    assert daedl.methods.build("rkl-pn", **method.arguments()) == method
-    assert build_for("mnist", "kl-pn") == KLPN()
