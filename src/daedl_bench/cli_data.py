@@ -1,4 +1,4 @@
-"""`daedl data`: which data sets are there, and the corrupted ones made where they are missing."""
+"""`python -m daedl_bench data`: list datasets, and generate corrupted ones."""
 
 from io import BytesIO
 from pathlib import Path
@@ -16,32 +16,30 @@ from daedl_bench import datasets
 from daedl_bench.corruptions import FAMILIES, contact_sheet, generate
 from daedl_bench.datasets.load import NOISES
 from daedl_bench.datasets.sources import sources
+from daedl_bench.options import DataRoot
+from daedl_bench.options import names as split_names
 
-app = typer.Typer(no_args_is_help=True, help="Data sets: which are there, and corrupted ones made.")
+app = typer.Typer(no_args_is_help=True, help="List datasets, and generate corrupted ones.")
 
 SHOWN = 4  # images on a contact sheet, chosen
-DOTS_PER_INCH = 84  # two by two dots for each pixel of an image
+DOTS_PER_INCH = 84  # 2 x 2 dots per pixel of an image
 
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(
-        "--data", help="Folder with the data; by default DAEDL_DATA, or the cache folder."
-    ),
-]
 FamilyName = Annotated[str, typer.Argument(metavar="FAMILY", help="mnist-c or cifar10-c.")]
 Download = Annotated[
-    bool, typer.Option("--download", help="Download the clean test set if it isn't there.")
+    bool, typer.Option("--download", help="Download the clean test set if it is missing.")
 ]
 
 
 @app.command("list")
 def list_sets(data: DataRoot = None) -> None:
-    """Say which data sets there are, and whether their files are under the data root."""
-    table = Table("data set", "shape", "train", "test")
+    """List the datasets, and whether their files are under the data root."""
+    table = Table("dataset", "shape", "train", "test")
     with report_errors(OSError, ValueError):
         root = datasets.data_root(data)
         for name in dict.fromkeys(each.partition("/")[0] for each in datasets.available()):
-            table.add_row(name, _shape(name), *(_there(name, s, root) for s in ("train", "test")))
+            table.add_row(
+                name, _shape(name), *(_presence(name, s, root) for s in ("train", "test"))
+            )
     typer.echo(f"data root: {root}")
     Console().print(table)
 
@@ -51,21 +49,24 @@ def corrupt(
     family: FamilyName,
     data: DataRoot = None,
     names: Annotated[
-        str | None, typer.Option(help="Some corruptions, as in fog,frost; by default all.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 0,
+        str, typer.Option(help="Some corruptions, as in fog,frost; by default all.")
+    ] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write below; by default the data root.")
+        Path | None, typer.Option(help="Parent folder; by default the data root.")
     ] = None,
     download: Download = False,
 ) -> None:
-    """Make MNIST-C or CIFAR-10-C from the clean test set, laid out as published; files there are kept."""
+    """Generate MNIST-C or CIFAR-10-C from the clean test set, in the published layout.
+
+    Existing files are kept.
+    """
     with report_errors(OSError, ValueError), report_warnings():
         clean = _clean(family, data, download)
-        chosen = [name.strip() for name in names.split(",")] if names else None
         folder = out or datasets.data_root(data)
+        chosen = split_names(names) or None
         home = generate(clean.images, clean.labels, folder, family, chosen, seed)
-    typer.echo(f"{FAMILIES[family].title} is in {home}; files that were there before are kept")
+    typer.echo(f"{FAMILIES[family].title} is in {home}; existing files were kept")
 
 
 @app.command()
@@ -85,7 +86,7 @@ def sheet(
 
 
 def _clean(family: str, data: Path | None, download: bool) -> ImageSet:
-    """The test set that `family` is made from."""
+    """The test set that `family` is generated from."""
     look_up(FAMILIES, family, "family of corruptions")
     return datasets.load(family.removesuffix("-c"), "test", data, download)
 
@@ -94,14 +95,14 @@ def _shape(name: str) -> str:
     return ", ".join(map(str, NOISES.get(name) or sources()[name].shape))
 
 
-def _there(name: str, split: str, root: Path) -> str:
-    """Whether a split of a data set is under `root`; of a corrupted set, how many corruptions are."""
+def _presence(name: str, split: str, root: Path) -> str:
+    """Whether a split is under `root`; of a corrupted dataset, how many corruptions are."""
     if name in NOISES:
-        return "made at need"
+        return "generated"
     source = sources()[name]
     if split not in source.splits:
-        return "never published"
+        return "not published"
     if not source.variants:
         return "yes" if datasets.present(name, split, root) else "no"
-    there = [datasets.present(f"{name}/{each}", split, root) for each in source.variants]
-    return f"{sum(there)} of {len(there)} corruptions"
+    present = [datasets.present(f"{name}/{each}", split, root) for each in source.variants]
+    return f"{sum(present)} of {len(present)} corruptions"

@@ -25,7 +25,7 @@ from daedl.cli.results import (
     require_place,
     write_records,
 )
-from daedl_bench.rows import Measured
+from daedl.evaluate import Measured
 
 # What a line of the table shows: its name, by the task and the metric.
 LINES = {

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from daedl.storage import require_folder, write_atomically
 from daedl_bench import two_moons
-from daedl_bench.cell import Load
 from daedl_bench.comparison import measured, page, pictures
 from daedl_bench.spec import Catalogue
+from daedl_bench.workspace import Load
 
 
 def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: Load) -> Path:

@@ -102,7 +102,7 @@ def tally(tables: Iterable[PaperTable], measured: Measurements) -> list[Tally]:
     return found
 
 
-def mark(ours: Summary, theirs: paper.Cell, metric: str) -> str:
+def mark(ours: Summary, theirs: paper.Published, metric: str) -> str:
     """Whether ours is better, worse or equal; "" where it is undefined.
 
     Equal if the means differ by no more than both standard deviations together,
@@ -180,7 +180,7 @@ def _ours(
     method: str,
     known: str,
     columns: list[Column],
-    published: list[paper.Cell | None],
+    published: list[paper.Published | None],
 ) -> tuple[Line, ...]:
     """A line for each protocol that has rows for the data; a single empty one if none has the method."""
     protocols = measured.protocols(known)
@@ -207,7 +207,7 @@ def _ours(
 
 
 def _cell(
-    ours: Summary | None, theirs: paper.Cell | None, column: Column, was_run: bool, count: bool
+    ours: Summary | None, theirs: paper.Published | None, column: Column, was_run: bool, count: bool
 ) -> Cell:
     if ours is None:  # a method that has no such score, or that wasn't asked
         return Cell(DASH if was_run else NOT_RUN)
@@ -218,7 +218,7 @@ def _cell(
     return Cell(shown, mark(ours, theirs, column.metric), difference)
 
 
-def _published(cell: paper.Cell | None) -> Cell:
+def _published(cell: paper.Published | None) -> Cell:
     return Cell(DASH if cell is None else f"{cell.mean:.2f} ± {cell.deviation:.1f}")
 
 

@@ -1,6 +1,5 @@
 """What was measured: rows of all experiments, one a figure and seed, and their summaries over seeds."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -10,12 +9,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from daedl_bench import rows, two_moons
-from daedl_bench.rows import Row
-from daedl_bench.spec import Catalogue, cell_key, mispaired_key
-
-# Behind the label of a method whose images were given densities of others, by benchmarks/pairing.py.
-MISPAIRED = "-mispaired"
+from daedl_bench import results, two_moons
+from daedl_bench.results import Row
+from daedl_bench.spec import Catalogue
 
 
 class Key(NamedTuple):
@@ -187,37 +183,16 @@ class Measurements:
     @cached_property
     def _specs(self) -> dict[tuple[str, str, int], str]:
         """The digest of the settings as they are now, of every cell with rows."""
-        protocols, method = self.catalogue.protocols, self.catalogue.method
-        found = {}
-        for name, label, seed in {(row.protocol, row.method, row.seed) for row in self.found}:
-            paired = label.removesuffix(MISPAIRED)
-            if name in protocols and paired in self.catalogue.methods:
-                key = cell_key(protocols[name], method(paired, protocols[name]), seed)
-                found[name, label, seed] = key if paired == label else mispaired_key(key)
-        return found
+        keys = {
+            trial: self.catalogue.key(*trial)
+            for trial in {(row.protocol, row.method, row.seed) for row in self.found}
+        }
+        return {trial: key for trial, key in keys.items() if key is not None}
 
 
 def load(folder: Path, catalogue: Catalogue) -> Measurements:
-    """The rows of every *.jsonl file in `folder`; files of other things, as speed.jsonl, are left out."""
-    paths = sorted(folder.glob("*.jsonl"))
-    if not paths:
-        raise FileNotFoundError(
-            f"no results in {folder}; expected *.jsonl files with rows, as `daedl bench run` writes "
-            "them: run an experiment first, or name their folder with --results"
-        )
-    found = [row for path in paths if _holds_rows(path) for row in rows.load(path)]
-    return Measurements(catalogue, tuple(found))
-
-
-def _holds_rows(path: Path) -> bool:
-    """Whether the first line looks like a row; a damaged one does, so that reading it tells the damage."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        first = file.readline()
-    try:
-        found = json.loads(first)
-    except json.JSONDecodeError:
-        return bool(first.strip())
-    return not isinstance(found, dict) or "experiment" in found
+    """The rows of every *.jsonl file in `folder`."""
+    return Measurements(catalogue, tuple(results.load_folder(folder)))
 
 
 def _ordered(present: Iterable[str], order: Iterable[str]) -> list[str]:

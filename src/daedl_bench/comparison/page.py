@@ -16,10 +16,11 @@ from daedl_bench.comparison import (
 from daedl_bench.comparison.choice import Choice
 from daedl_bench.comparison.compare import Comparison, Tally, compare, tally
 from daedl_bench.comparison.further import Sheet
-from daedl_bench.comparison.measured import MISPAIRED, Measurements
+from daedl_bench.comparison.measured import Measurements
 from daedl_bench.comparison.missing import Gap
 from daedl_bench.comparison.pictures import Gallery, Picture, of_choice
 from daedl_bench.comparison.protocols import Run
+from daedl_bench.spec import MISPAIRED
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from daedl import figures
 from daedl.prediction import Prediction
-from daedl_bench.cell import Cell, Load
+from daedl_bench.cache import Cache
 from daedl_bench.comparison import drawing, missing, titles
 from daedl_bench.comparison.choice import Choice
 from daedl_bench.comparison.drawing import Told
 from daedl_bench.comparison.measured import Measurements, Summary
 from daedl_bench.datasets import corrupted_sets
-from daedl_bench.spec import Experiment, Protocol
-from daedl_bench.store import Store
+from daedl_bench.spec import Experiment, Protocol, Trial
+from daedl_bench.workspace import Load, Workspace
 
 # The paper's four figures, from left to right and from top to bottom.
 FOUR = (
@@ -95,8 +95,9 @@ def _of_protocol(protocol: Protocol, measured: Measurements, cache: Path, load: 
     experiment = _asking(protocol, measured)
     if experiment is None:
         return Gallery(title, notes=("No experiment has unknown sets for it.",))
-    seed, cells = _cached(protocol, experiment, measured, cache, load)
-    predicted, notes = _predicted(cells, experiment)
+    workspace = Workspace(load, Cache(cache, reading=True))
+    seed, cells = _cached(protocol, experiment, measured, workspace)
+    predicted, notes = _predicted(cells, experiment, workspace)
     pictures = () if predicted is None else tuple(_pictures(protocol.name, predicted))
     title = f"{title}, seed {seed}" if cells else title
     lacking = [label for label in experiment.drawn if label not in cells]
@@ -128,38 +129,32 @@ def _asking(protocol: Protocol, measured: Measurements) -> Experiment | None:
 
 
 def _cached(
-    protocol: Protocol,
-    experiment: Experiment,
-    measured: Measurements,
-    cache: Path,
-    load: Load,
-) -> tuple[int, dict[str, Cell]]:
-    """The seed with the most trained networks in the cache, which may be none, and its cells by method."""
+    protocol: Protocol, experiment: Experiment, measured: Measurements, workspace: Workspace
+) -> tuple[int, dict[str, Trial]]:
+    """The seed with the most trained networks in the cache, which may be none, and its trials."""
     seeds = sorted({seed for key, seed in measured.rows if key.protocol == protocol.name}) or [0]
-    store = Store(cache, reading=True)
-    methods = {label: measured.catalogue.method(label, protocol) for label in experiment.drawn}
-    cells = {
-        seed: {label: Cell(protocol, each, seed, load, store) for label, each in methods.items()}
-        for seed in seeds
-    }
     trained = {
-        seed: {label: cell for label, cell in of_seed.items() if cell.trained}
-        for seed, of_seed in cells.items()
+        seed: {
+            label: trial
+            for label in experiment.drawn
+            if workspace.is_trained(trial := measured.catalogue.trial(label, protocol, seed))
+        }
+        for seed in seeds
     }
     return max(trained.items(), key=lambda item: len(item[1]))
 
 
 def _predicted(
-    cells: Mapping[str, Cell], experiment: Experiment
+    trials: Mapping[str, Trial], experiment: Experiment, workspace: Workspace
 ) -> tuple[Predicted | None, list[str]]:
     """What can be predicted, and a note for each set that can't."""
     found: dict[str, dict[str, Prediction]] = {name: {} for name in experiment.units[:1]}
     found |= {name: {} for name in experiment.ood}
     targets, notes = None, []
-    for label, cell in cells.items():
+    for label, trial in trials.items():
         for name, predictions in found.items():
             try:
-                predictions[label], labels = cell.predict(name)
+                predictions[label], labels = workspace.prepare(trial).predict(name)
             except (OSError, ValueError) as error:
                 notes.append(_note(label, name, error))
                 if name == experiment.test:

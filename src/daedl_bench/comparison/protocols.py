@@ -6,8 +6,8 @@ from typing import Any
 
 from daedl.methods import Method
 from daedl_bench.comparison import titles
-from daedl_bench.comparison.measured import MISPAIRED, Measurements
-from daedl_bench.spec import Protocol
+from daedl_bench.comparison.measured import Measurements
+from daedl_bench.spec import MISPAIRED, Protocol
 
 _TRAINING = {
     "max_epochs": "at most {} epochs",
