@@ -1,4 +1,4 @@
-"""`daedl data`: what is listed, made and drawn, from a dozen images in the published formats."""
+"""`python -m daedl_bench data` on a dozen images in the published formats."""
 
 import pickle
 import struct
@@ -10,14 +10,14 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from daedl.cli import app
 from daedl.data import DataWarning
 from daedl_bench import datasets as data
+from daedl_bench.cli import app
 from daedl_bench.corruptions import FAMILIES, corrupt
 from daedl_bench.datasets.sources import sources
 
 # Files of a dozen images don't have the published checksums.
-pytestmark = pytest.mark.filterwarnings("ignore::daedl.DataWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::daedl.data.DataWarning")
 
 RANDOM = np.random.default_rng(0)
 DIGITS = RANDOM.integers(0, 256, (12, 28, 28), dtype=np.uint8)
@@ -53,7 +53,7 @@ def everything(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in files}
 
 
-def test_mnist_c_is_made_below_the_data_root_and_can_be_loaded(root: Path) -> None:
+def test_mnist_c_is_generated_in_the_data_root_and_can_be_loaded(root: Path) -> None:
     result = run("corrupt", "mnist-c", "--data", root, "--names", "fog, stripe", "--seed", 3)
     assert result.exit_code == 0
     assert f"MNIST-C is in {root / 'mnist_c'}" in result.output
@@ -64,9 +64,7 @@ def test_mnist_c_is_made_below_the_data_root_and_can_be_loaded(root: Path) -> No
     }
     clean = torch.from_numpy(DIGITS).unsqueeze(1)
     for name in ("fog", "stripe"):
-        with pytest.warns(
-            DataWarning, match="made by `daedl data corrupt`; expected those of mnist-c"
-        ):
+        with pytest.warns(DataWarning, match="expected those of mnist-c"):
             made = data.load(f"mnist-c/{name}", root=root, download=False)
         assert made.made
         assert torch.equal(made.images, corrupt(clean, name, 1, "mnist-c", seed=3))
@@ -83,13 +81,13 @@ def test_cifar10_c_has_five_severities(root: Path) -> None:
         assert made.labels.tolist() == LABELS.tolist()
 
 
-def test_by_default_all_corruptions_are_made(root: Path) -> None:
+def test_by_default_all_corruptions_are_generated(root: Path) -> None:
     assert run("corrupt", "mnist-c", "--data", root).exit_code == 0
     made = {each.name for each in (root / "mnist_c").iterdir() if each.is_dir()}
     assert made == set(FAMILIES["mnist-c"].corruptions)
 
 
-def test_a_second_run_leaves_files_as_they_are(root: Path) -> None:
+def test_a_second_run_changes_no_file(root: Path) -> None:
     first = run("corrupt", "mnist-c", "--data", root, "--names", "stripe")
     before = everything(root)
     assert run("corrupt", "mnist-c", "--data", root, "--names", "stripe,scale").exit_code == 0
@@ -101,7 +99,7 @@ def test_a_second_run_leaves_files_as_they_are(root: Path) -> None:
     assert everything(root) == after
 
 
-def test_another_folder_may_be_named(root: Path, tmp_path: Path) -> None:
+def test_another_folder_can_be_used(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "elsewhere" / "below"
     result = run("corrupt", "mnist-c", "--data", root, "--names", "stripe", "--out", out)
     assert result.exit_code == 0
@@ -136,14 +134,14 @@ def test_unknown_corruptions_get_a_suggestion(root: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["corrupt", "sheet"])
-def test_a_missing_clean_set_is_the_loaders_error(tmp_path: Path, command: str) -> None:
+def test_a_missing_clean_dataset_is_reported(tmp_path: Path, command: str) -> None:
     line = in_one_line(run(command, "cifar10-c", "--data", tmp_path))
     assert f"no file at {tmp_path / 'cifar-10-batches-py' / 'test_batch'}" in line
     assert "allow the download" in line
     assert not list(tmp_path.iterdir())
 
 
-def test_a_damaged_clean_set_is_named(root: Path) -> None:
+def test_a_damaged_clean_dataset_is_reported(root: Path) -> None:
     path = root / sources()["mnist"].splits["test"][0]
     path.write_bytes(path.read_bytes()[:-1])
     line = in_one_line(run("corrupt", "mnist-c", "--data", root))
@@ -162,7 +160,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(root: Path, tmp_path: Path)
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_other_seeds_do_not_mix(root: Path) -> None:
+def test_seeds_are_not_mixed_in_one_folder(root: Path) -> None:
     assert run("corrupt", "mnist-c", "--data", root, "--names", "stripe").exit_code == 0
     line = in_one_line(run("corrupt", "mnist-c", "--data", root, "--seed", 1))
     assert "choose another folder" in line
@@ -175,12 +173,12 @@ def test_a_sheet_is_drawn(root: Path, tmp_path: Path) -> None:
     assert str(out) in result.output
     with Image.open(out) as image:
         assert image.format == "PNG"
-        # A row each, of 30 pixels and two dots a pixel.
+        # One row per corruption, of 30 pixels with two dots per pixel.
         assert image.height > 60 * len(FAMILIES["mnist-c"].corruptions)
     assert {each.name for each in tmp_path.iterdir()} == {"data", "sheet.png"}
 
 
-def test_every_source_is_listed_with_what_is_there(root: Path) -> None:
+def test_every_dataset_is_listed_with_its_presence(root: Path) -> None:
     run("corrupt", "mnist-c", "--data", root, "--names", "stripe,scale")
     result = run("list", "--data", root)
     assert result.exit_code == 0
@@ -191,16 +189,16 @@ def test_every_source_is_listed_with_what_is_there(root: Path) -> None:
     assert rows["mnist"] == ["1, 28, 28", "no", "yes"]
     assert rows["svhn"] == ["3, 32, 32", "no", "no"]
     assert rows["mnist-c"] == ["1, 28, 28", "0 of 15 corruptions", "2 of 15 corruptions"]
-    assert rows["cifar10-c"] == ["3, 32, 32", "never published", "0 of 19 corruptions"]
-    assert rows["noise"] == ["3, 32, 32", "made at need", "made at need"]
+    assert rows["cifar10-c"] == ["3, 32, 32", "not published", "0 of 19 corruptions"]
+    assert rows["noise"] == ["3, 32, 32", "generated", "generated"]
 
 
-def test_a_home_folder_of_nobody_is_named() -> None:
+def test_an_unknown_home_folder_is_reported() -> None:
     line = in_one_line(run("list", "--data", "~nobody-of-this-name/data"))
     assert "~nobody-of-this-name/data names the home folder of a user that isn't known" in line
 
 
-def test_warnings_are_told_in_a_line_once(root: Path) -> None:
+def test_warnings_are_printed_once_in_one_line(root: Path) -> None:
     result = run("sheet", "mnist-c", "--data", root, "--out", root / "sheet.png")
     (line,) = result.stderr.splitlines()
     assert line.startswith("Warning: ")

@@ -1,7 +1,7 @@
 """The median of ln q of NatPN's flow per class, and for OOD images.
 
-Trains nothing: run `python -m daedl_bench run mnist-ood --methods natpn,natpn-joint --protocol brief` first. It
-explains figures and selects nothing.
+Trains nothing: run `python -m daedl_bench run mnist-ood --protocol brief --methods natpn,natpn-joint` first.
+It explains figures and selects nothing.
 """
 
 from collections.abc import Iterator

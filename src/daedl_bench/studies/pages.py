@@ -14,7 +14,7 @@ import pandas as pd
 import typer
 
 from daedl.storage import write_atomically
-from daedl_bench import paper, results
+from daedl_bench import methods_page, paper, results
 from daedl_bench.comparison import titles
 from daedl_bench.options import RESULTS, ResultsFolder
 from daedl_bench.spec import Catalogue, catalogue
@@ -384,8 +384,9 @@ def _markdown(heads: list[str], lines: Iterable[list[str]]) -> list[str]:
 
 @app.command()
 def main(folder: ResultsFolder = RESULTS, root: Path = Path()) -> None:
-    """Write the tables of every page from the rows."""
+    """Write the tables of every page from the rows, and docs/methods.md from the methods."""
     figures = Figures(results.load_folder(folder), catalogue())
     for page in PAGES:
         path = root / page
         write_atomically(path, written(path.read_text("utf-8"), figures).encode())
+    write_atomically(root / "docs/methods.md", methods_page.markdown().encode())
