@@ -18,10 +18,10 @@ _HEAD = """# Methods
 
 Rendered from `daedl.methods.METHODS` by `python -m daedl_bench study pages`; do not edit.
 
-Select a method by its name, `daedl.Classifier(network, "i-edl")` or `daedl train --method i-edl`, and pass its
-settings with it; `daedl.methods.build_for("cifar10", name)` uses the settings published for a dataset. Measured
-figures of all methods under one protocol are in [results.md](results.md) and in the report of `python -m
-daedl_bench report`. [adding_a_method.md](adding_a_method.md) explains how to add one.
+Select a method by its name, `daedl.Classifier(network, "i-edl")` or `daedl train --method i-edl`, and pass
+its settings with it; `daedl.methods.build_for("cifar10", name)` uses the settings published for a dataset.
+Measured figures of all methods under one protocol are in [results.md](results.md), and in the report of
+`python -m daedl_bench report`. [adding_a_method.md](adding_a_method.md) explains how to add one.
 
 Every method returns class probabilities, and uncertainties that are larger the less is known. "Aleatoric" is
 1 − the largest probability unless the method defines its own; "epistemic" is its uncertainty from missing

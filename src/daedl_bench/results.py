@@ -164,8 +164,8 @@ def current(rows: Sequence[Row], catalogue: Catalogue) -> pd.DataFrame:
 
 def summarise(table: pd.DataFrame, by: Sequence[str] = FIGURE) -> pd.DataFrame:
     """Mean, standard deviation (with n − 1) and number n of defined values per figure."""
-    grouped = table.groupby(list(by), sort=False)["value"]
-    return grouped.agg(mean="mean", std="std", n="count")
+    values = table.groupby(list(by), sort=False)["value"]
+    return pd.DataFrame({"mean": values.mean(), "std": values.std(), "n": values.count()})
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -8,7 +8,6 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -16,13 +15,13 @@ from typer.core import TyperGroup
 class Studies(TyperGroup):
     """A group of commands with one command per module of this package."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """Names of the modules."""
         del ctx
         modules = (each.name for each in pkgutil.iter_modules(__path__))
         return [name for name in modules if not name.startswith("_")]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import the module of this name."""
         if cmd_name not in self.list_commands(ctx):
             return None

@@ -69,8 +69,7 @@ def compared(
 ) -> Limited:
     """Seconds of ours by those of the reference; with `faster` the other way, where more is better."""
     value = reference / ours if faster else ours / reference
-    seconds = {"ours_seconds": ours, "reference_seconds": reference}
-    return Limited(benchmark, case, unit, value, limit, at_least=faster, **seconds)
+    return Limited(benchmark, case, unit, value, limit, faster, ours, reference)
 
 
 def conclude(title: str, rows: Sequence[Limited], path: Path) -> None:

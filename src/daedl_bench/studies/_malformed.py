@@ -3,6 +3,7 @@
 import json
 import random
 import zlib
+from collections.abc import Callable
 from io import BytesIO
 
 import numpy as np
@@ -12,16 +13,7 @@ from torch import Tensor
 TOO_LARGE = 9 << 20  # bytes: above the server's default limit of 8 MiB
 HEAD = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\n"
 PATHS = ("/predict", "/predict/batch")
-# Weights of the kinds below: damaged files are most frequent, large bodies rare as they cost most.
-WEIGHTS = {
-    "damaged": 50,
-    "noise": 15,
-    "mistaken": 10,
-    "huge": 8,
-    "json": 8,
-    "protocol": 8,
-    "large": 1,
-}
+OTHER_TYPES = ("text/html", "image/gif", "", "é/\x7f")
 
 
 def request(body: bytes, kind: str = "image/png", path: str = "/predict") -> bytes:
@@ -56,24 +48,19 @@ class Malformed:
     def __call__(self) -> bytes:
         """The next request."""
         draw, (kind, body) = self.draw, self.draw.choice(self.valid)
-        match draw.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]:
-            case "damaged":
-                return request(self._damaged(body), kind, draw.choice(PATHS))
-            case "noise":
-                return request(draw.randbytes(draw.randint(0, 5000)), kind)
-            case "mistaken":
-                kinds = [kind for kind, _ in self.valid] + ["text/html", "image/gif", "", "é/\x7f"]
-                return request(body, draw.choice(kinds), "/predict/batch")
-            case "huge":
-                return self._huge(draw.choice([5000, 9000, 30_000, 2**31 - 1]))
-            case "json":
-                return request(draw.choice(_JSON).encode(), "application/json", draw.choice(PATHS))
-            case "protocol":
-                return draw.choice([draw.randbytes(200) + b"\r\n\r\n", *_PROTOCOL])
-            case _:
-                chunk = b"%x\r\n" % 2**20 + bytes(2**20) + b"\r\n"
-                chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * (TOO_LARGE >> 20)
-                return draw.choice([request(bytes(TOO_LARGE)), chunked])
+        path, kinds = draw.choice(PATHS), [*(kind for kind, _ in self.valid), *OTHER_TYPES]
+        # Weights: damaged files are most frequent, large bodies rare as they cost most.
+        kinds_of_request: list[tuple[int, Callable[[], bytes]]] = [
+            (50, lambda: request(self._damaged(body), kind, path)),
+            (15, lambda: request(draw.randbytes(draw.randint(0, 5000)), kind)),
+            (10, lambda: request(body, draw.choice(kinds), "/predict/batch")),
+            (8, lambda: self._huge(draw.choice([5000, 9000, 30_000, 2**31 - 1]))),
+            (8, lambda: request(draw.choice(_JSON).encode(), "application/json", path)),
+            (8, lambda: draw.choice([draw.randbytes(200) + b"\r\n\r\n", *_PROTOCOL])),
+            (1, lambda: draw.choice([request(bytes(TOO_LARGE)), _chunked(TOO_LARGE)])),
+        ]
+        weights = [weight for weight, _ in kinds_of_request]
+        return draw.choices(kinds_of_request, weights)[0][1]()
 
     def _damaged(self, data: bytes) -> bytes:
         """Truncated, or with some bytes changed, removed or inserted."""
@@ -95,6 +82,12 @@ class Malformed:
         size = side.to_bytes(4, "big") * 2 + bytes([8, 0, 0, 0, 0])
         chunks = _chunk(b"IHDR", size) + _chunk(b"IDAT", zlib.compress(bytes(99)))
         return request(b"\x89PNG\r\n\x1a\n" + chunks)
+
+
+def _chunked(size: int) -> bytes:
+    """A request whose body of `size` bytes is sent in chunks that don't end."""
+    chunk = b"%x\r\n" % 2**20 + bytes(2**20) + b"\r\n"
+    return HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * (size >> 20)
 
 
 def _chunk(name: bytes, data: bytes) -> bytes:

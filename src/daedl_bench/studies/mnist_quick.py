@@ -16,6 +16,7 @@ a quarter of the learning rate, and the rate with the lower validation loss goes
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -123,6 +124,12 @@ def split_digits(images: ImageSet, digits: tuple[int, ...]) -> tuple[ImageSet, I
     )
 
 
+def _one_split(sets: Mapping[str, ImageSet], name: str, split: str) -> ImageSet:
+    """The dataset of this name, whatever the split."""
+    del split
+    return sets[name]
+
+
 def selected(epochs: Sequence[Epoch]) -> Epoch:
     """The best epoch of the training phase; losses of other phases can't be compared with it."""
     training = [each for each in epochs if each.phase == "training"]
@@ -139,8 +146,8 @@ def validation_rows(predictor: Predictor, label: str) -> list[Row]:
         seconds,
         *(each for each in predicted if each.metric in ("brier", "nll")),
     ]
-    fields = {"seconds": seconds.value, "experiment": EXPERIMENT}
-    return trial_rows(figures, predictor.trial, label, "validation", **fields)
+    name = {"experiment": EXPERIMENT}
+    return trial_rows(figures, predictor.trial, label, "validation", seconds.value, **name)
 
 
 @app.callback()
@@ -188,8 +195,7 @@ def unknown(
             if trial.key in held:
                 continue
             space.progress.starts(f"{candidate.name} · {known.name} · seed {seed}")
-            # Both datasets have one split.
-            predictor = replace(space, load=lambda name, _, sets=sets: sets[name]).prepare(trial)
+            predictor = replace(space, load=partial(_one_split, sets)).prepare(trial)
             inside, targets = predictor.predict(VALIDATION)
             outside, _ = predictor.predict(others.name)
             figures = [

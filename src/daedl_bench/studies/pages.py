@@ -271,16 +271,17 @@ def unknown_digits(figures: Figures) -> list[str]:
     rows = figures.rows
     rows = rows[rows["data"].str.startswith("digits ") & (rows["metric"] == "auroc")]
     rows = rows[rows["score"].isin(BOTH)]
+    # Datasets that every candidate was measured on.
     table = rows.pivot_table("value", "protocol", ["data", "score"]).dropna(axis="columns")
-    sets = table.columns.unique("data")
-    means = table.mean(axis="columns").sort_values(ascending=False)
+    values, means = table.T.to_dict(), table.mean(axis="columns").to_dict()
+    sets = [str(each) for each in table.columns.unique("data")]
     lines = [
         [
             _recipe(name, figures),
-            *(" / ".join(f"{100 * table.loc[name, (each, s)]:.2f}" for s in BOTH) for each in sets),
-            f"{100 * mean:.2f}",
+            *(" / ".join(f"{100 * values[name][each, s]:.2f}" for s in BOTH) for each in sets),
+            f"{100 * means[name]:.2f}",
         ]
-        for name, mean in means.items()
+        for name in sorted(map(str, means), key=lambda name: -means[name])
     ]
     return _markdown(["candidate", *sets, "mean"], lines)
 

@@ -7,6 +7,7 @@ alike. The exit status is 1 if a figure exceeds its limit.
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -47,7 +48,8 @@ def prediction(network: Network, limit: float) -> Rows:
     # A VGG16 pass takes seconds: with 5 repeats two runs gave 0.99 and 1.10 (both are in the rows).
     repeats = 30 if isinstance(network, ConvNet) else 15
     times = best_times({"ours": lambda: classifier.predict(batch), "theirs": forward}, repeats)
-    precision = _precision(classifier.fitted.density)  # type: ignore[union-attr]
+    scorer = classifier.fitted
+    precision = _precision(scorer) if isinstance(scorer, DensityScorer) else "none"
     case = f"{type(network).__name__}, batch 256, density in {precision}"
     return [compared("predict / forward", case, times["ours"], times["theirs"], limit)]
 
@@ -78,7 +80,8 @@ def scoring(
     `limit` is None for features so ill-conditioned that the library computes in float64.
     """
     features, targets = gaussian_features(classes, width, decay)
-    density = DensityScorer.fit(features, targets, classes).density
+    scorer = DensityScorer.fit(features, targets, classes)
+    density = scorer.density
     statistics = ClassStatistics.of(features, targets, classes)
     normals = MultivariateNormal(
         statistics.means, covariance_matrix=torch.stack(list(statistics.covariances()))
@@ -94,7 +97,7 @@ def scoring(
     times = best_times({"ours": lambda: density(probe), "theirs": reference}, 8)
     expected = reference()
     error = float(((density(probe) - expected) / expected).abs().max())
-    condition = f"{_precision(density)}, condition {float(density.condition.max()):.0e}"
+    condition = f"{_precision(scorer)}, condition {float(density.condition.max()):.0e}"
     case, name = f"C {classes}, H {width}, B {batch}, {condition}", "MultivariateNormal.log_prob"
     sides = times["ours"], times["theirs"]
     return [
@@ -103,9 +106,7 @@ def scoring(
     ]
 
 
-def step(
-    network: nn.Module, images: Tensor, loss: Callable[[nn.Module, Tensor, Tensor], Tensor]
-) -> Callable[[], None]:
+def step(network: nn.Module, images: Tensor, loss: Callable[..., Tensor]) -> Callable[[], None]:
     """A training step on the same batch of `images`."""
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
     targets = torch.arange(len(images)) % 10
@@ -127,7 +128,7 @@ def training_step() -> Rows:
     """An evidential step against a cross-entropy step, on the same spectrally normalised ConvNet."""
     network = daedl.spectral_normalize(ConvNet(1, 10)).train()
     images, method = torch.rand(64, 1, 28, 28), daedl.methods.DAEDL()
-    ours = step(network, images, lambda *batch: method.training_loss(*batch, 0))
+    ours = step(network, images, partial(method.training_loss, epoch=0))
     times = best_times({"ours": ours, "theirs": step(network, images, cross_entropy)}, 40)
     name, case = "evidential step / cross-entropy step", "ConvNet, batch 64"
     return [compared(name, case, times["ours"], times["theirs"], 1.10)]
@@ -266,8 +267,8 @@ def _memory(field: str) -> float:
     return 1024 * float(status.split(f"{field}:")[1].split()[0])
 
 
-def _precision(density: nn.Module) -> str:
-    return str(density.dtype).removeprefix("torch.")
+def _precision(scorer: DensityScorer) -> str:
+    return str(scorer.density.dtype).removeprefix("torch.")
 
 
 STEPS: dict[str, Callable[[], Rows]] = {
