@@ -21,7 +21,7 @@ check: $(READY)
 	$(BIN)/python -m pytest
 
 speed: $(READY)
-	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python -m daedl_bench study speed
 
 # The constraints pin every version. torch comes first and by its exact version, so that no other
 # package's looser requirement can choose it.

@@ -1,4 +1,4 @@
-"""How long an experiment takes on this machine: a few steps are timed, the rest is counting."""
+"""Upper bounds of training times on this machine, from a few timed steps."""
 
 import time
 from dataclasses import replace
@@ -7,46 +7,64 @@ import torch
 from torch import Tensor
 
 from daedl.classifier import Classifier
-from daedl.demo import moons as two_moons
+from daedl.demo import moons
 from daedl.methods import Method
 from daedl.networks import lay_out
-from daedl_bench.spec import Catalogue, Experiment, Protocol, training_keys
+from daedl_bench import two_moons
+from daedl_bench.spec import Catalogue, Experiment, Protocol, Trial
 
-# A forward pass is this share of a training step, whose backward pass computes twice as much.
+# A forward pass is this share of a training step, as the backward pass computes twice as much.
 FORWARD = 1 / 3
-REPEATS = 2  # timed steps after one that warms up; the fastest counts (chosen)
+REPEATS = 2  # timed steps after a warm-up step; the fastest counts (chosen)
 
 
-def an_epoch(protocol: Protocol, method: Method) -> float:
-    """Seconds of one epoch of training and validation, with the threads that torch has now."""
+def times(catalogue: Catalogue) -> dict[str, list[str]]:
+    """The time of one seed of all methods: per experiment, one text per protocol."""
+    seconds: dict[str, float] = {}  # of an epoch, per protocol
+    found: dict[str, list[str]] = {}
+    for name, experiment in catalogue.experiments.items():
+        found[name] = []
+        if experiment.kind == "moons":
+            found[name].append(duration(moons_seconds(two_moons.settings_of(catalogue))))
+        for short, protocol in experiment.protocols.items():
+            if protocol.name not in seconds:
+                method = catalogue.method(experiment.methods[0], protocol).training_method()
+                seconds[protocol.name] = epoch_seconds(protocol, method)
+            most = seconds[protocol.name] * epochs(catalogue, experiment, protocol)
+            found[name].append(f"{short}: {duration(most)}")
+    return found
+
+
+def epoch_seconds(protocol: Protocol, method: Method) -> float:
+    """Seconds of one epoch of training and validation, with the current number of threads."""
     size: int = protocol.training["batch_size"]
     train, val = protocol.split
     return (train + FORWARD * val) / size * _step(protocol, method, size)
 
 
 def epochs(catalogue: Catalogue, experiment: Experiment, protocol: Protocol) -> int:
-    """Epochs at most of one seed of all methods: those that share a training count once."""
-    found: dict[str, int] = {}
+    """Largest number of epochs of one seed of all methods: those that share a network count once."""
+    most: dict[str, int] = {}
     for label in experiment.methods:
         method = catalogue.method(label, protocol)
         phases = getattr(method, "member", method).training_method().phases()
-        # None stands for as many as the protocol has; 0 for none.
+        # None stands for the protocol's number of epochs.
         lengths = [each.max_epochs for each in phases]
-        most = [protocol.training["max_epochs"] if each is None else each for each in lengths]
-        found |= dict.fromkeys(training_keys(protocol, method, 0), sum(most))
-    return sum(found.values())
+        total = sum(protocol.training["max_epochs"] if each is None else each for each in lengths)
+        most |= dict.fromkeys(Trial(protocol, method, 0).networks, total)
+    return sum(most.values())
 
 
-def moons(settings: two_moons.Settings) -> float:
-    """Seconds of one seed of the two moons, at most: as many times an epoch as it has."""
+def moons_seconds(settings: moons.Settings) -> float:
+    """Largest number of seconds of one seed of two moons, from one epoch."""
     one = replace(settings, training=replace(settings.training, max_epochs=1))
     started = time.perf_counter()
-    two_moons.run(0, one)
+    moons.run(0, one)
     return settings.training.max_epochs * (time.perf_counter() - started)
 
 
 def _step(protocol: Protocol, method: Method, size: int) -> float:
-    """Seconds of one training step on a batch of `size` made-up images."""
+    """Seconds of one training step on a batch of `size` random images."""
     network = protocol.build()
     lay_out(network)
     classifier = Classifier(network, method)
@@ -67,8 +85,8 @@ def _step(protocol: Protocol, method: Method, size: int) -> float:
     return min(step(images, targets) for _ in range(REPEATS))
 
 
-def told(seconds: float) -> str:
-    """Seconds for people to read: "40 s", "12 min", "3 h 20 min"."""
+def duration(seconds: float) -> str:
+    """Seconds as text: "40 s", "12 min", "3 h 20 min"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

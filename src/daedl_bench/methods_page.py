@@ -1,7 +1,8 @@
-"""docs/methods.md, rendered from the table of methods."""
+"""docs/methods.md, rendered from the methods."""
 
 import inspect
 import re
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -15,67 +16,56 @@ from daedl.prediction import Prediction
 
 _HEAD = """# Methods
 
-Rendered from `daedl.methods.METHODS`; do not edit. To render it:
-`python -c "from daedl_bench.methods_page import markdown; print(markdown(), end='')" > docs/methods.md`
+Rendered from `daedl.methods.METHODS` by `python -m daedl_bench study pages`; do not edit.
 
-A method is selected by name, `daedl.Classifier(network, "i-edl")` or `daedl train --method i-edl`; its
-settings are keyword arguments. `daedl.methods.build_for("cifar10", name)` applies the settings published
-for a dataset. The report of `python -m daedl_bench report` compares all methods under one protocol.
-[adding_a_method.md](adding_a_method.md) explains how to add one.
+Select a method by its name, `daedl.Classifier(network, "i-edl")` or `daedl train --method i-edl`, and pass
+its settings with it; `daedl.methods.build_for("cifar10", name)` uses the settings published for a dataset.
+Measured figures of all methods under one protocol are in [results.md](results.md), and in the report of
+`python -m daedl_bench report`. [adding_a_method.md](adding_a_method.md) explains how to add one.
 
-Every method predicts class probabilities and uncertainty scores; larger scores mean more uncertain.
-"Aleatoric" is 1 − the largest probability, unless the method defines its own score. "Epistemic" is the
-method's score of missing knowledge, −ln α₀ for a Dirichlet. "Density" is the negative log density of the
-features or the latent.
+Every method returns class probabilities, and uncertainties that are larger the less is known. "Aleatoric" is
+1 − the largest probability unless the method defines its own; "epistemic" is its uncertainty from missing
+knowledge: for a Dirichlet −ln α₀. "Density" is minus the log density of the features or the latent.
 """
 
 _LEFT_OUT = """## Not implemented
 
-- **DUQ** (van Amersfoort et al., ICML 2020) penalises the gradient with respect to the images and updates
-  class centroids after each step: the loss needs image gradients and state that the optimiser doesn't
+- **DUQ** (van Amersfoort et al., ICML 2020) penalises the gradient with respect to the images and moves its
+  class centroids after each step: its loss needs images with gradients, and state that the optimiser doesn't
   train.
-- **DUE** (van Amersfoort et al., 2021) trains a Gaussian process with inducing points initialised by
+- **DUE** (van Amersfoort et al., 2021) trains a Gaussian process with inducing points that are placed by
   k-means on the first features: its outputs are distributions over functions, and its loss needs their
-  divergence and the size of the training set.
+  divergence and the number of samples.
 """
 
 
 def markdown() -> str:
     """The text of docs/methods.md."""
-    header = (
-        "method",
-        "paper",
-        "predicts",
-        "passes",
-        "extra training cost",
-        "extra data",
-        "scores",
-        "published settings",
-        "caveats",
-    )
-    lines = [_HEAD, _line(header), "|---" * len(header) + "|"]
-    lines += [_line(_cells(name, kind())) for name, kind in METHODS.items()]
-    sections = [_section(name, kind()) for name, kind in METHODS.items()]
-    return "\n".join([*lines, "", *sections, _LEFT_OUT])
+    methods = {name: kind() for name, kind in METHODS.items()}
+    columns = [_columns(name, method) for name, method in methods.items()]
+    lines = [_line(columns[0].keys()), "|---" * len(columns[0]) + "|"]
+    lines += [_line(each.values()) for each in columns]
+    sections = [_section(name, method) for name, method in methods.items()]
+    return "\n".join([_HEAD, *lines, "", *sections, _LEFT_OUT])
 
 
-def _cells(name: str, method: Method) -> tuple[str, ...]:
+def _columns(name: str, method: Method) -> dict[str, str]:
     example = _example(method)
-    return (
-        f"[`{name}`](#{_anchor(_heading(name, method))})",
-        method.paper,
-        "probabilities" if example.log_alpha is None else "a Dirichlet",
-        str(method.passes),
-        method.extra_cost,
-        method.extra_data,
-        ", ".join(example.scores()),
-        _published(method),
-        method.caveats,
-    )
+    return {
+        "method": f"[`{name}`](#{_anchor(_heading(name, method))})",
+        "paper": method.paper,
+        "predicts": "probabilities" if example.log_alpha is None else "a Dirichlet",
+        "passes": str(method.passes),
+        "extra training cost": method.extra_cost,
+        "extra data": method.extra_data,
+        "scores": ", ".join(example.scores()),
+        "published settings": _published(method),
+        "caveats": method.caveats,
+    }
 
 
 def _section(name: str, method: Method) -> str:
-    """The docstring, with the meaning of each setting, and the values of all settings."""
+    """The docstring with the meaning of each setting, and the defaults."""
     text = inspect.cleandoc(type(method).__doc__ or "")
     formula, _, attributes = text.partition("\n\nAttributes:\n")
     settings = ", ".join(f"`{key}={value!r}`" for key, value in _settings(method).items())
@@ -93,7 +83,7 @@ def _settings(method: Method) -> dict[str, Any]:
 
 
 def _published(method: Method) -> str:
-    """How the paper trains, and settings for data sets that differ from the defaults."""
+    """How the paper trains, and settings per dataset that differ from the defaults."""
     parts = [method.published_training] if method.published_training else []
     for data, settings in method.published.items():
         listed = ", ".join(f"{key} = {value}" for key, value in settings.items())
@@ -102,7 +92,7 @@ def _published(method: Method) -> str:
 
 
 def _as_list(attributes: str) -> str:
-    """The lines of a docstring's attributes as a list in Markdown."""
+    """The attributes of a docstring as a Markdown list."""
     items: list[str] = []
     for line in inspect.cleandoc(attributes).splitlines():
         if line.startswith(" "):
@@ -114,7 +104,7 @@ def _as_list(attributes: str) -> str:
 
 
 def _formulas_as_code(text: str) -> str:
-    """Paragraphs as they are; displayed formulas, which are indented, as code."""
+    """Displayed formulas, which are indented, as code blocks."""
     return "\n\n".join(
         f"```\n{inspect.cleandoc(part)}\n```" if part.startswith("    ") else part
         for part in text.split("\n\n")
@@ -122,7 +112,7 @@ def _formulas_as_code(text: str) -> str:
 
 
 def _example(method: Method) -> Prediction:
-    """The prediction of an untrained network, which shows what the method gives."""
+    """The prediction of an untrained network, for the fields that the method fills."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         images, targets = torch.randn(60, 4), torch.arange(60) % 3
@@ -137,9 +127,9 @@ def _heading(name: str, method: Method) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """The part of an address that leads to a heading, as GitHub makes it."""
+    """The anchor of a heading on GitHub."""
     return re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
 
 
-def _line(cells: tuple[str, ...]) -> str:
+def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

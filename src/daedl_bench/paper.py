@@ -1,22 +1,23 @@
-"""The paper's result tables, to stand beside what is measured here."""
+"""The paper's result tables, transcribed for comparison with the measured figures."""
 
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 from daedl.names import look_up
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A published figure: mean and standard deviation over five runs, times 100."""
+class Published:
+    """A figure of the paper: mean and standard deviation over five runs, times 100."""
 
     mean: float
     deviation: float
 
     @classmethod
-    def parse(cls, text: str) -> "Cell | None":
-        """From "99.90 ± 0.0"; None from "-", where the paper gives no figure."""
+    def parse(cls, text: str) -> "Published | None":
+        """Parse "99.90 ± 0.0"; None for "-", where the paper has no figure."""
         if text == "-":
             return None
         mean, _, deviation = text.partition(" ± ")
@@ -25,7 +26,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """What a column measures; `ood` is None for a figure of the in-distribution test set."""
+    """What a column measures.
+
+    Attributes:
+        id: the in-distribution dataset.
+        ood: the OOD dataset; None for a figure of the in-distribution test set.
+    """
 
     id: str
     task: str
@@ -36,28 +42,26 @@ class Column:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table: `rows` hold a cell a column, by method; `label` is the table's in the paper's source."""
+    """One table: `rows` hold one figure per column, by method; `label` is the one in the LaTeX source."""
 
     name: str
     title: str
     label: str
     columns: tuple[Column, ...]
-    rows: dict[str, tuple[Cell | None, ...]]
+    rows: dict[str, tuple[Published | None, ...]]
 
 
 def tables() -> dict[str, PaperTable]:
     """Every result table of the paper, by name."""
-    content = tomllib.loads((files("daedl_bench") / "paper.toml").read_text("utf-8"))
-    found = {}
-    for entry in content["table"]:
-        columns = tuple(Column(**column) for column in entry["columns"])
-        rows = {row["method"]: tuple(map(Cell.parse, row["cells"])) for row in entry["rows"]}
-        found[entry["name"]] = PaperTable(
-            entry["name"], entry["title"], entry["label"], columns, rows
-        )
-    return found
+    content = tomllib.loads((files(__package__) / "paper.toml").read_text("utf-8"))
+    return {entry["name"]: _table(**entry) for entry in content["table"]}
 
 
 def table(name: str) -> PaperTable:
     """The table of this name."""
     return look_up(tables(), name, "table of the paper")
+
+
+def _table(columns: list[dict[str, str]], rows: list[dict[str, Any]], **names: str) -> PaperTable:
+    figures = {row["method"]: tuple(map(Published.parse, row["cells"])) for row in rows}
+    return PaperTable(**names, columns=tuple(Column(**each) for each in columns), rows=figures)

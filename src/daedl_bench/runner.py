@@ -1,250 +1,209 @@
-"""Running experiments: each cell is one method with one seed; rows are kept as soon as they exist."""
+"""Runs experiments: one trial per method and seed; rows are written as soon as they are computed."""
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from daedl import figures
-from daedl.demo import maps, moons
-from daedl.demo.training import SILENT, Progress
-from daedl.methods import Method
-from daedl.storage import write_atomically
-from daedl_bench import rows, two_moons
-from daedl_bench.cell import Cell, Load
+from daedl import evaluate
+from daedl.evaluate import Measured
+from daedl_bench import results, two_moons
 from daedl_bench.datasets import corrupted_sets
-from daedl_bench.rows import Measured, Row
-from daedl_bench.spec import (
-    Catalogue,
-    Experiment,
-    Protocol,
-    cell_key,
-    training_keys,
-)
-from daedl_bench.store import Store
+from daedl_bench.failures import Failure, Failures
+from daedl_bench.results import Row
+from daedl_bench.spec import Catalogue, Experiment, Trial
+from daedl_bench.workspace import Load, Predictor, Workspace
 
-Found = Iterable[tuple[str, list[Measured]]]  # with the name of the data set
+Done = Collection[tuple[str, str, str]]  # key, label and dataset of rows that exist
 
 
-@dataclass(frozen=True)
-class Failure:
-    """What failed, where, and why; everything else went on."""
-
-    where: str
-    error: Exception
-
-    def __str__(self) -> str:
-        return f"{self.where}: {type(self.error).__name__}: {self.error}"
-
-
-class Failures(list[Failure]):
-    """All of a run; each is told as it comes, because the end may be hours away."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def add(self, where: str, error: Exception) -> None:
-        """Keep it without its traceback, which would hold on to a cell's tensors."""
-        self.append(Failure(where, error.with_traceback(None)))
-        self._progress.fails(str(self[-1]))
-
-
-class Todo(NamedTuple):
-    """A cell, and which units of the experiment it lacks rows of; none if its network alone is wanted."""
+class Job(NamedTuple):
+    """A trial, and the units of the experiment that lack rows; none if only its network is wanted."""
 
     label: str
-    method: Method
-    seed: int
+    trial: Trial
     units: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.label}, seed {self.trial.seed}"
 
 
 def run(
     catalogue: Catalogue,
     name: str,
+    workspace: Workspace,
+    path: Path,
     *,
-    load: Load,
-    store: Store,
-    results: Path,
     protocol: str | None = None,
     methods: Sequence[str] | None = None,
     seeds: Iterable[int] = (0,),
     networks: bool = False,
-    progress: Progress = SILENT,
 ) -> list[Failure]:
-    """Measure what `results` doesn't hold yet; what fails doesn't stop the rest.
+    """Measure the rows of an experiment that the file `path` lacks; a failure doesn't stop the rest.
 
-    A second identical run costs nothing; one with more unknown sets predicts these alone. A data set
-    that can't be had is left out, and told before anything is trained; without the known test images,
-    which all others are compared with, nothing is. Without the training images all goes on that was
-    trained before. With `networks` those that the store lacks are trained although all their rows exist.
+    A second identical run computes nothing; one with more OOD datasets predicts these alone. A dataset
+    that can't be loaded is reported before anything is trained, and left out; without the test images
+    nothing is measured, as every OOD dataset is compared with them. Without the training images only
+    trials whose networks are in the cache run. With `networks`, networks that the cache lacks are
+    trained although all their rows exist.
     """
-    rows.commit()  # that of the code which is running, whatever is committed meanwhile
-    experiment = catalogue.experiment(name)
+    results.commit()  # before training, as the checkout may change meanwhile
+    experiment, failures = catalogue.experiment(name), Failures(workspace.progress)
     if experiment.kind == "moons":
+        _require_defaults(methods, protocol)
         settings = two_moons.settings_of(catalogue)
-        return _run_moons(settings, results, seeds, progress, bool(methods or protocol))
-    chosen = experiment.protocol(protocol)
-    labels = {label: catalogue.method(label, chosen) for label in methods or experiment.methods}
-    held = rows.load(results) if results.exists() else []
-    done = _done(held)
-    todo = [
-        Todo(label, method, seed, missing)
+        two_moons.run(settings, path, seeds, workspace.progress, failures)
+        return failures
+    chosen, done = experiment.protocol(protocol), _done(path)
+    jobs = [
+        Job(label, trial, units)
         for seed in dict.fromkeys(seeds)
-        for label, method in labels.items()
-        if (missing := _missing(experiment, label, cell_key(chosen, method, seed), done))
-        or (networks and not _trained(chosen, method, seed, store))
+        for label in methods or experiment.methods
+        for trial in [catalogue.trial(label, chosen, seed)]
+        if (units := [each for each in experiment.units if _missing(each, label, trial.key, done)])
+        or (networks and not workspace.is_trained(trial))
     ]
-    failures = Failures(progress)
-    todo, made = _obtainable(todo, experiment, chosen, load, store, failures)
-    for label, method, seed, units in todo:
-        where = f"{label}, seed {seed}"
-        progress.starts(f"{experiment.name} · {chosen.name} · {where}")
-        cell = Cell(chosen, method, seed, load, store, progress)
+    jobs, generated = _loadable(jobs, experiment, workspace, failures)
+    for job in jobs:
+        workspace.progress.starts(f"{experiment.name} · {chosen.name} · {job}")
         try:
-            cell.prepare()
+            predictor = workspace.prepare(job.trial)
         except Exception as error:
-            failures.add(where, error)
+            failures.add(str(job), error)
             continue
-        # Another run may have measured some of it, while this one waited for its network.
-        done = _done(rows.load(results)) if results.exists() else set()
-        for unit in units:
-            wanted = _missing_sets(unit, label, cell.key, done)
+        # Another process may have measured some of it, while this one waited for its network.
+        done = _done(path)
+        for unit in job.units:
+            wanted = _missing(unit, job.label, job.trial.key, done)
             if not wanted:
                 continue
             try:
-                for data, found in measure(experiment, label, cell, unit):
-                    if data in wanted:
-                        rows.append(results, [replace(row, made=unit in made) for row in found])
+                for rows in measure(experiment, job.label, predictor, unit, made=unit in generated):
+                    if rows[0].data in wanted:
+                        results.append(path, rows)
             except Exception as error:
-                failures.add(f"{where}, {unit}", error)
+                failures.add(f"{job}, {unit}", error)
     return failures
 
 
-def _done(held: Iterable[Row]) -> set[tuple[str, str, str]]:
-    return {(row.spec, row.method, row.data) for row in held}
+def measure(
+    experiment: Experiment, label: str, predictor: Predictor, unit: str, /, **changes: Any
+) -> Iterator[list[Row]]:
+    """The rows of one unit of an experiment, see `Experiment.units`, one list per dataset.
+
+    Arguments:
+        label: names the method.
+        changes: fields of `Row` that differ from those of the experiment and the trial.
+    """
+    fields = {"experiment": experiment.name, **changes}
+    started = time.perf_counter()
+    for data, measured in _measured(experiment, predictor, unit):
+        seconds = time.perf_counter() - started
+        yield trial_rows(measured, predictor.trial, label, data, seconds, **fields)
+        started = time.perf_counter()
 
 
-def _missing(
-    experiment: Experiment, label: str, key: str, done: Collection[tuple[str, str, str]]
-) -> list[str]:
-    """The units of a cell that lack rows."""
-    return [unit for unit in experiment.units if _missing_sets(unit, label, key, done)]
+def append_missing(
+    path: Path,
+    experiments: Iterable[Experiment],
+    label: str,
+    predictor: Predictor,
+    /,
+    **changes: Any,
+) -> None:
+    """Append the rows of the units of `experiments` that the file `path` lacks; see `measure`."""
+    key = changes.get("spec", predictor.trial.key)
+    present = {row.data for row in results.load(path) if row.spec == key}
+    for experiment, unit in ((each, unit) for each in experiments for unit in each.units):
+        if unit not in present:
+            for rows in measure(experiment, label, predictor, unit, **changes):
+                results.append(path, rows)
+            present.add(unit)
 
 
-def _missing_sets(
-    unit: str, label: str, key: str, done: Collection[tuple[str, str, str]]
-) -> set[str]:
-    """The data sets of a unit whose rows a cell lacks; a mean is as old as the oldest of its parts."""
-    found: set[str] = set()
+def trial_rows(
+    measured: Iterable[Measured],
+    trial: Trial,
+    label: str,
+    data: str,
+    seconds: float = 0.0,
+    **fields: Any,
+) -> list[Row]:
+    """Figures of a trial as rows; `fields` of `Row` come before those of the trial."""
+    own = {"seed": trial.seed, "spec": trial.key, "protocol": trial.protocol.name}
+    named = {"method": label, "data": data, **own, **fields}
+    return [results.row(each, seconds=seconds, **named) for each in measured]
+
+
+def _measured(
+    experiment: Experiment, predictor: Predictor, unit: str
+) -> Iterator[tuple[str, list[Measured]]]:
+    """Figures by dataset; of corruptions each, then the mean over every severity."""
+    inside, targets = predictor.predict(experiment.test)
+    if unit == experiment.test:
+        yield unit, [*evaluate.classification(inside, targets), *predictor.costs()]
+    elif unit != experiment.shift:
+        yield unit, evaluate.ood_detection(inside, predictor.predict(unit)[0])
+    for group, names in corrupted_sets(unit).items():
+        each = []
+        for name in names:
+            each.append(evaluate.ood_detection(inside, predictor.predict(name)[0], "shift"))
+            yield name, each[-1]
+        yield group, evaluate.averaged(each)
+
+
+def _done(path: Path) -> Done:
+    return {(row.spec, row.method, row.data) for row in results.load(path)}
+
+
+def _missing(unit: str, label: str, key: str, done: Done) -> set[str]:
+    """The datasets of a unit that lack rows; a mean is computed again with any of its parts."""
+    missing: set[str] = set()
     for group, names in (corrupted_sets(unit) or {unit: []}).items():
         if lost := {name for name in (*names, group) if (key, label, name) not in done}:
-            found |= lost | {group}
-    return found
+            missing |= lost | {group}
+    return missing
 
 
-def _run_moons(
-    settings: moons.Settings,
-    results: Path,
-    seeds: Iterable[int],
-    progress: Progress,
-    restricted: bool,
-) -> list[Failure]:
-    """Rows of all methods for each seed, and the figure of the first one beside them."""
-    if restricted:
-        raise ValueError(
-            "methods or a protocol were chosen for two moons; expected neither, as it trains its "
-            "methods in one way: leave them out"
-        )
-    held = {(row.spec, row.seed) for row in rows.load(results)} if results.exists() else set()
-    spec, failures = two_moons.key(settings), Failures(progress)
-    picture = results.with_suffix(".png")
-    drawn = picture.exists() and spec in {each for each, _ in held}
-    for seed in dict.fromkeys(seeds):
-        if (spec, seed) in held and drawn:
-            continue
+def _loadable(
+    jobs: list[Job], experiment: Experiment, workspace: Workspace, failures: Failures
+) -> tuple[list[Job], set[str]]:
+    """The jobs whose datasets can be loaded, and the units with images that were generated here."""
+    lost, generated = set(), set()
+    for unit in dict.fromkeys(unit for job in jobs for unit in job.units):
         try:
-            found = moons.run(seed, settings, progress)
-            if not drawn:  # first, so that rows without a picture tell that it is missing
-                write_atomically(picture, figures.png(maps.moons_maps(found)))
-                drawn = True
-            if (spec, seed) not in held:
-                rows.append(results, two_moons.rows_of(found))
-        except Exception as error:
-            failures.add(f"seed {seed}", error)
-    measured = [row for row in rows.load(results) if row.spec == spec] if results.exists() else []
-    claims = two_moons.checks(measured) if measured else {}
-    for claim in (claim for claim, holds in claims.items() if not holds):
-        failures.add(claim, ValueError("not borne out by the rows"))
-    return failures
-
-
-def _obtainable(
-    todo: list[Todo],
-    experiment: Experiment,
-    protocol: Protocol,
-    load: Load,
-    store: Store,
-    failures: Failures,
-) -> tuple[list[Todo], set[str]]:
-    """What can be done with the data that can be had, and units that were made here, not published.
-
-    `failures` gets what can't be done.
-    """
-    lost, made = set(), set()
-    for unit in dict.fromkeys(unit for each in todo for unit in each.units):
-        try:
-            if _was_made(unit, load):
-                made.add(unit)
+            if _was_generated(unit, workspace.load):
+                generated.add(unit)
         except Exception as error:
             failures.add(unit, error)
             lost.add(unit)
     if experiment.test in lost:
-        return [], made
+        return [], generated
     wanted = [
-        each._replace(units=units)
-        for each in todo
-        if (units := [unit for unit in each.units if unit not in lost]) or not each.units
+        job._replace(units=units)
+        for job in jobs
+        if (units := [unit for unit in job.units if unit not in lost]) or not job.units
     ]
-    trained = [each for each in wanted if _trained(protocol, each.method, each.seed, store)]
+    trained = [job for job in wanted if workspace.is_trained(job.trial)]
     if wanted != trained:
+        data = wanted[0].trial.protocol.data
         try:
-            load(protocol.data, "train")
+            workspace.load(data, "train")
         except Exception as error:
-            failures.add(f"training images of {protocol.data}", error)
-            return trained, made
-    return wanted, made
+            failures.add(f"training images of {data}", error)
+            return trained, generated
+    return wanted, generated
 
 
-def _trained(protocol: Protocol, method: Method, seed: int, store: Store) -> bool:
-    """Whether the store has all networks of a cell."""
-    return all(map(store.has, training_keys(protocol, method, seed)))
-
-
-def _was_made(unit: str, load: Load) -> bool:
-    """Whether any of its images were made here. All are loaded, and raise if they can't be."""
+def _was_generated(unit: str, load: Load) -> bool:
+    """Whether any image was generated here, not published; loads every dataset of the unit."""
     groups = list(corrupted_sets(unit).values())
     return True in [load(name, "test").made for name in (groups[0] if groups else [unit])]
 
 
-def measure(
-    experiment: Experiment, label: str, cell: Cell, unit: str
-) -> Iterator[tuple[str, list[Row]]]:
-    """The rows of one unit of an experiment, see `Experiment.units`, data set by data set.
-
-    They come as they are measured; `label` names the method.
-    """
-    started = time.perf_counter()
-    for data, found in _found(experiment, cell, unit):
-        seconds = time.perf_counter() - started
-        circumstances = {"experiment": experiment.name, "label": label, "data": data}
-        yield data, [cell.row(each, seconds=seconds, **circumstances) for each in found]
-        started = time.perf_counter()
-
-
-def _found(experiment: Experiment, cell: Cell, unit: str) -> Found:
-    if unit == experiment.test:
-        return [(unit, cell.classification(unit))]
-    if unit == experiment.shift:
-        return cell.shift_detection(experiment.test, unit)
-    return [(unit, cell.ood_detection(experiment.test, unit))]
+def _require_defaults(methods: Sequence[str] | None, protocol: str | None) -> None:
+    if methods or protocol:
+        raise ValueError(
+            "methods or a protocol were given for two moons; expected neither, as all its methods are "
+            "trained in one way: leave them out"
+        )

@@ -1,49 +1,54 @@
-"""Experiments as data: protocols, methods with settings, and what is asked of them."""
+"""Experiments as data: protocols, methods with their settings, and the keys that identify figures."""
 
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from daedl import methods
-from daedl.methods import Ensemble, Method
+from daedl.methods import METHODS, Ensemble, Method
 from daedl.names import look_up
 from daedl.networks import Network
 from daedl.networks import build as build_network
 from daedl.spectral import SpectralNorm
 
+Entries = Mapping[str, Mapping[str, Any]]
+Table = TypeVar("Table", bound=msgspec.Struct)
+# Suffix of the label of a method whose images have densities of other images (studies/pairing.py).
+MISPAIRED = "-mispaired"
 
-@dataclass(frozen=True)
-class Protocol:
+
+class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a network is trained.
 
     Attributes:
-        data: name of the data set, whose training images are split.
-        split: images for training, and for validation.
+        data: name of the dataset whose training images are split.
+        split: number of images for training and for validation.
         network: name and arguments of the network.
-        training: arguments of `fit`.
+        training: arguments of `daedl.fit`.
+        augment: names of augmentations of the training images; the density is fitted without them.
+        mean, std: per channel, for normalising all images; without them pixels are in [0, 1].
         rates: learning rates of methods that need another one, by the method that trains.
-        augment: names of augmentations of the training images; the density sees images as they are.
-        mean, std: of each channel, by which all images are normalised; else pixels are in [0, 1].
     """
 
     name: str
     title: str
     data: str
     split: tuple[int, int]
-    network: Mapping[str, Any]
-    training: Mapping[str, Any]
+    network: dict[str, Any]
+    training: dict[str, Any]
     augment: tuple[str, ...] = ()
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    rates: Mapping[str, float] = field(default_factory=dict)
+    rates: dict[str, float] = {}
 
     def training_of(self, method: Method) -> dict[str, Any]:
-        """Arguments of `fit` for `method`."""
-        # An ensemble is trained as its members are.
+        """Arguments of `fit` for `method`; an ensemble is trained as its members are."""
         trained = method.member if isinstance(method, Ensemble) else method
         rate = self.rates.get(trained.training_method().name)
         return {**self.training, **({} if rate is None else {"learning_rate": rate})}
@@ -54,30 +59,32 @@ class Protocol:
         return build_network(arguments.pop("name"), **arguments)
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """What is measured: methods on a test set, against unknown sets and against corruptions of it.
+class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is measured: methods on a test set, against OOD datasets and corruptions.
 
     Attributes:
         protocols: by the short name that the command line takes; the first is the default.
-        test: the known data, whose test images are asked about.
-        ood: unknown data sets.
-        shift: family of corruptions of the known data, or "".
-        pictures: methods whose curves a report draws, as all would hide each other; none means all.
-        kind: "images"; or "moons", which has points of its own: of the others only `methods` counts there.
-        settings: of the moons, see `moons.Settings`.
+        methods: labels of the methods; by default every method of the library, and `variants`.
+        variants: labels of methods with settings of their own, listed behind the method they vary.
+        test: the in-distribution dataset.
+        ood: OOD datasets.
+        shift: family of corruptions of the in-distribution dataset, or "".
+        pictures: methods whose curves a report draws; by default all.
+        kind: "images"; or "moons", which has its own points and uses `methods` and `settings` only.
+        settings: of the moons, see `daedl.demo.moons`.
     """
 
     name: str
     title: str
-    protocols: Mapping[str, Protocol] = field(default_factory=dict)
+    protocols: dict[str, Protocol] = {}
     methods: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
     test: str = ""
     ood: tuple[str, ...] = ()
     shift: str = ""
     pictures: tuple[str, ...] = ()
     kind: Literal["images", "moons"] = "images"
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = {}
 
     @property
     def drawn(self) -> tuple[str, ...]:
@@ -85,59 +92,126 @@ class Experiment:
         return self.pictures or self.methods
 
     def protocol(self, name: str | None = None) -> Protocol:
-        """The protocol of this short name, or the default one."""
+        """The protocol of this short name, by default the first."""
         if name is None:
             return next(iter(self.protocols.values()))
         return look_up(self.protocols, name, f"protocol of experiment {self.name!r}")
 
     @property
     def units(self) -> tuple[str, ...]:
-        """What is measured in one go each: the test set, every unknown set, all corruptions."""
+        """Names that are measured one by one: the test set, every OOD dataset, all corruptions."""
         return (self.test, *self.ood, *([self.shift] if self.shift else ()))
 
 
 @dataclass(frozen=True)
-class Catalogue:
-    """All protocols, methods with settings and experiments of a file.
+class Trial:
+    """One method with one seed under a protocol; its keys identify networks and figures."""
 
-    `methods` have their defaults where the file has no settings; `method` takes in a protocol too.
+    protocol: Protocol
+    method: Method
+    seed: int
+
+    @property
+    def network_key(self) -> str:
+        """Identifies a trained network: protocol, the method that it is trained with, and seed."""
+        protocol, trained = self.protocol, self.method.training_method()
+        return digest(
+            {
+                "data": protocol.data,
+                "split": protocol.split,
+                "augment": protocol.augment,
+                "mean": protocol.mean,
+                "std": protocol.std,
+                "network": protocol.network,
+                "training": protocol.training_of(self.method),
+                "method": [trained.name, trained.arguments()],
+                "seed": self.seed,
+            }
+        )
+
+    @property
+    def key(self) -> str:
+        """Identifies the figures: the trained network, and the settings of the method."""
+        return digest([self.network_key, self.method.name, self.method.arguments()])
+
+    @property
+    def members(self) -> tuple["Trial", ...]:
+        """The trials of an ensemble's members, with seeds that no other ensemble of its size has."""
+        if not isinstance(self.method, Ensemble):
+            return ()
+        size, member = self.method.size, self.method.member
+        seeds = range(size * self.seed, size * (self.seed + 1))
+        return tuple(replace(self, method=member, seed=seed) for seed in seeds)
+
+    @property
+    def networks(self) -> frozenset[str]:
+        """Keys of the trained networks that the trial needs."""
+        return frozenset(each.network_key for each in self.members or (self,))
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Protocols, methods by label, and experiments.
+
+    `methods` are built without regard to a dataset; `method` applies the settings published for one.
     """
 
     protocols: Mapping[str, Protocol]
     methods: Mapping[str, Method]
     experiments: Mapping[str, Experiment]
-    entries: Mapping[str, Mapping[str, Any]]
+    entries: Entries
 
     def experiment(self, name: str) -> Experiment:
         """The experiment of this name."""
         return look_up(self.experiments, name, "experiment")
 
-    def method(self, name: str, protocol: Protocol | None = None) -> Method:
-        """The method of this name, with the settings that were published for the protocol's data."""
-        entry = look_up(self.entries, name, "method of the experiments")
+    def method(self, label: str, protocol: Protocol | None = None) -> Method:
+        """The method of this label, with the settings that were published for the protocol's data."""
+        entry = look_up(self.entries, label, "method of the experiments")
         return _method(entry, "" if protocol is None else protocol.data)
+
+    def trial(self, label: str, protocol: Protocol, seed: int) -> Trial:
+        """The method of this label under `protocol`."""
+        return Trial(protocol, self.method(label, protocol), seed)
+
+    def key(self, protocol: str, label: str, seed: int) -> str | None:
+        """The key of figures, by the names that a row has; None for names that are not listed here."""
+        paired = label.removesuffix(MISPAIRED)
+        if protocol not in self.protocols or paired not in self.methods:
+            return None
+        key = self.trial(paired, self.protocols[protocol], seed).key
+        return key if paired == label else mispaired_key(key)
+
+    def canonical(self, label: str) -> str:
+        """The first label of the same method: "daedl" for "exp+de+sn"."""
+        method = self.methods.get(label)
+        return next((first for first, each in self.methods.items() if each == method), label)
 
 
 def catalogue(text: str | None = None) -> Catalogue:
-    """Read TOML; by default the experiments that ship with the library."""
-    if text is None:
-        text = (files("daedl_bench") / "experiments.toml").read_text("utf-8")
-    content = tomllib.loads(text)
+    """Read TOML with tables `protocol`, `method` and `experiment`; by default the folder experiments/."""
+    shipped = (each for each in (files(__package__) / "experiments").iterdir() if text is None)
+    texts = [text or "", *(each.read_text("utf-8") for each in sorted(shipped, key=str))]
+    tables: dict[str, dict[str, Any]] = {"protocol": {}, "method": {}, "experiment": {}}
+    for kind, entries in ((k, v) for each in texts for k, v in tomllib.loads(each).items()):
+        look_up(tables, kind, "kind of table").update(entries)
+    entries = {name: {"name": name} for name in METHODS} | tables["method"]
+    built = {label: _method(entry, "") for label, entry in entries.items()}
     protocols = {
-        name: Protocol(name, **_frozen(entry)) for name, entry in content["protocol"].items()
+        name: _checked(Protocol, name, entry) for name, entry in tables["protocol"].items()
     }
-    entries = content["method"]
-    built = {name: _method(entry, "") for name, entry in entries.items()}
     experiments = {
         name: _experiment(name, entry, protocols, built)
-        for name, entry in content["experiment"].items()
+        for name, entry in tables["experiment"].items()
     }
-    return Catalogue(protocols, built, experiments, entries)
+    # Comparisons of many methods come before ablations.
+    largest = sorted(experiments.values(), key=lambda each: -len(each.methods))
+    return Catalogue(protocols, built, {each.name: each for each in largest}, entries)
 
 
 def _method(entry: Mapping[str, Any], data: str) -> Method:
     arguments = dict(entry)
-    # TOML has no null, and a method's own default differs from one method to the other.
+    # TOML has no null, and methods have different defaults.
     match arguments.get("spectral"):
         case "none":
             arguments["spectral"] = None
@@ -154,57 +228,39 @@ def _experiment(
     protocols: Mapping[str, Protocol],
     built: Mapping[str, Method],
 ) -> Experiment:
-    for method in (*entry.get("methods", ()), *entry.get("pictures", ())):
-        look_up(built, method, f"method of experiment {name!r}")
+    variants = entry.get("variants", ())
+    for label in (*entry.get("methods", ()), *variants, *entry.get("pictures", ())):
+        look_up(built, label, f"method of experiment {name!r}")
     chosen = {
         short: look_up(protocols, full, f"protocol of experiment {name!r}")
         for short, full in entry.get("protocols", {}).items()
     }
-    return Experiment(name, **_frozen(entry) | {"protocols": chosen})
+    every = _with_variants({label: built[label].name for label in variants})
+    return _checked(Experiment, name, {"methods": every, **entry, "protocols": chosen})
 
 
-def _frozen(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(each) if isinstance(each, list) else each for key, each in entry.items()}
+def _with_variants(variants: Mapping[str, str]) -> Iterable[str]:
+    """Every method of the library, each followed by its variants."""
+    return [
+        label
+        for name in METHODS
+        for label in (name, *(each for each, base in variants.items() if base == name))
+    ]
 
 
-def training_key(protocol: Protocol, method: Method, seed: int) -> str:
-    """What identifies a trained network: protocol, the method that it is trained as, and seed."""
-    shared = method.training_method()
-    return digest(
-        {
-            "data": protocol.data,
-            "split": protocol.split,
-            "augment": protocol.augment,
-            "mean": protocol.mean,
-            "std": protocol.std,
-            "network": protocol.network,
-            "training": protocol.training_of(method),
-            "method": [shared.name, shared.arguments()],
-            "seed": seed,
-        }
-    )
-
-
-def member_seeds(method: Ensemble, seed: int) -> range:
-    """The seeds of an ensemble's members, which no other ensemble of its size has."""
-    return range(method.size * seed, method.size * (seed + 1))
-
-
-def training_keys(protocol: Protocol, method: Method, seed: int) -> set[str]:
-    """The trained networks that a method needs: one, or those of an ensemble's members."""
-    if isinstance(method, Ensemble):
-        seeds = member_seeds(method, seed)
-        return {training_key(protocol, method.member, each) for each in seeds}
-    return {training_key(protocol, method, seed)}
-
-
-def cell_key(protocol: Protocol, method: Method, seed: int) -> str:
-    """What identifies a method's figures: the trained network, and the method's own settings."""
-    return digest([training_key(protocol, method, seed), method.name, method.arguments()])
+def _checked(kind: type[Table], name: str, entry: Mapping[str, Any]) -> Table:
+    """An entry of the TOML as a record, with types and names of its settings validated."""
+    where = f"{kind.__name__.lower()} {name!r}"
+    for setting in entry:
+        look_up(dict.fromkeys(kind.__struct_fields__), setting, f"setting of {where}")
+    try:
+        return msgspec.convert({**entry, "name": name}, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{where}: {error}; expected the fields of {kind.__name__}") from error
 
 
 def mispaired_key(key: str) -> str:
-    """The same of a cell's figures with densities of other images, see benchmarks/pairing.py."""
+    """Identifies figures of a trial with densities of other images, see `studies/pairing.py`."""
     return digest([key, "mispaired"])
 
 

@@ -1,17 +1,21 @@
-"""The experiment on two moons: settings of the catalogue, rows, and the claims of the paper's figure."""
+"""Two moons as an experiment: settings of the catalogue, rows, and the claims of the paper's figure."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from pathlib import Path
 
-from daedl.demo import moons
+from daedl import figures
+from daedl.demo import maps, moons
 from daedl.demo.moons import Result, Settings
-from daedl.demo.training import Training
-from daedl_bench.rows import Row, row
+from daedl.demo.training import Progress, Training
+from daedl.storage import write_atomically
+from daedl_bench import results
+from daedl_bench.failures import Failures
+from daedl_bench.results import Row
 from daedl_bench.spec import Catalogue, digest
 
-NAME = "two-moons"  # among the experiments
-# The figure's claims: uncertainty at most, and at least, as a share of the largest (chosen).
+NAME = "two-moons"  # of the experiment
+# Limits of the figure's claims, as shares of the largest possible uncertainty (chosen).
 CERTAIN, UNCERTAIN = 0.25, 0.9
 
 
@@ -28,16 +32,47 @@ def settings_of(catalogue: Catalogue) -> Settings:
 
 
 def key(settings: Settings) -> str:
-    """What identifies figures measured with these settings."""
+    """Identifies figures measured with these settings."""
     compared = [[method.name, method.arguments()] for method in settings.methods]
     drawn = moons.OOD_CENTER, moons.OOD_DEVIATION, moons.OOD_SAMPLES, moons.FAR
     return digest([asdict(replace(settings, methods=())), compared, *drawn])
 
 
+def run(
+    settings: Settings,
+    path: Path,
+    seeds: Iterable[int],
+    progress: Progress,
+    failures: Failures,
+) -> None:
+    """Append the rows of every seed that the file `path` lacks, and draw the first beside it.
+
+    A claim of the figure that the rows contradict is a failure too.
+    """
+    spec, picture = key(settings), path.with_suffix(".png")
+    present = {row.seed for row in results.load(path) if row.spec == spec}
+    drawn = picture.exists() and bool(present)
+    for seed in dict.fromkeys(seeds):
+        if seed in present and drawn:
+            continue
+        try:
+            result = moons.run(seed, settings, progress)
+            if not drawn:  # before the rows, so that rows without a picture show that it is missing
+                write_atomically(picture, figures.png(maps.moons_maps(result)))
+                drawn = True
+            if seed not in present:
+                results.append(path, rows_of(result))
+        except Exception as error:
+            failures.add(f"seed {seed}", error)
+    measured = [row for row in results.load(path) if row.spec == spec]
+    for claim in (claim for claim, holds in checks(measured).items() if not holds):
+        failures.add(claim, ValueError("contradicted by the rows"))
+
+
 def rows_of(result: Result) -> list[Row]:
     """Every measured figure."""
     return [
-        row(
+        results.row(
             measured,
             experiment=NAME,
             method=method,
@@ -53,19 +88,20 @@ def rows_of(result: Result) -> list[Row]:
 
 
 def checks(rows: Iterable[Row]) -> dict[str, bool]:
-    """What the figure claims, and whether every seed among `rows` bears it out."""
-    values: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for each in rows:
-        if (each.task, each.score, each.metric) == ("uncertainty", "variance", "mean"):
-            values[each.method, each.data].append(each.value or 0.0)
-    others = [name for name, data in values if name != "daedl" and data == "far"]
+    """The claims of the figure, and whether every seed in `rows` agrees with them."""
+    table = results.frame(rows)
+    table = table[(table["task"] == "uncertainty") & (table["score"] == "variance")]
+    if table.empty:
+        return {}
+    values = table.groupby(["method", "data"])["value"]
+    least, most = values.min().to_dict(), values.max().to_dict()
+    others = sorted(set(table["method"]) - {"daedl"})
     return {
-        f"DAEDL is uncertain far from the data (at least {UNCERTAIN})": min(values["daedl", "far"])
+        f"DAEDL is uncertain far from the data (at least {UNCERTAIN})": least["daedl", "far"]
         >= UNCERTAIN,
-        f"DAEDL is certain amid the data (at most {CERTAIN})": max(values["daedl", "test"])
-        <= CERTAIN,
+        f"DAEDL is certain near the data (at most {CERTAIN})": most["daedl", "test"] <= CERTAIN,
         **{
-            f"{name} stays certain far from the data (at most {CERTAIN})": max(values[name, "far"])
+            f"{name} stays certain far from the data (at most {CERTAIN})": most[name, "far"]
             <= CERTAIN
             for name in others
         },

@@ -1,13 +1,38 @@
-"""What the tests of experiments share: small images, and rows that nobody measured."""
+"""Shared by the tests of experiments: small images, a small specification, and invented rows."""
 
 import torch
 
 from daedl.data import ImageSet
-from daedl_bench.rows import Row
+from daedl_bench.results import Row
+
+TINY = """
+[protocol.tiny]
+title = "two epochs of a small network"
+data = "stripes"
+split = [240, 60]
+network = { name = "ConvNet", in_channels = 1, num_classes = 3, image_size = 8, channels = 4 }
+training = { max_epochs = 2, batch_size = 32, learning_rate = 1e-3, lr_decay = 0.95, patience = 5 }
+
+[method]
+plus = { name = "edl+", spectral = "default" }
+full = { name = "daedl" }
+tied = { name = "daedl", covariance = "tied" }
+fisher = { name = "i-edl" }
+flow = { name = "postnet" }
+pair = { name = "ensemble", size = 2 }
+full-pair = { name = "ensemble", member = "daedl", size = 2 }
+
+[experiment.tiny]
+title = "Stripes against noise"
+protocols = { short = "tiny" }
+methods = ["plus", "full", "tied"]
+test = "stripes"
+ood = ["noise"]
+"""
 
 
 def stripes(name, split):
-    """300 noisy images of 8 x 8 in three classes; those of the set "stripes" show their class."""
+    """300 noisy images of 8 x 8 in three classes; in the dataset "stripes" they show their class."""
     if name == "nowhere":
         raise FileNotFoundError("no file of nowhere")
     generator = torch.Generator().manual_seed(sum(map(ord, name + split)))
@@ -20,7 +45,7 @@ def stripes(name, split):
 
 
 def row(method, data, task, score, metric, value, seed=0, **fields):
-    """A row, of the experiment and protocol that `fields` name."""
+    """A row; `fields` name the experiment and the protocol."""
     circumstances = {
         "experiment": "mnist-ood",
         "seconds": 1.0,

@@ -1,11 +1,9 @@
-"""Estimates of time: counted from a timed step."""
-
-from dataclasses import replace
+"""Estimates of training times from a timed step."""
 
 import pytest
+from msgspec.structs import replace
 
-from daedl.demo.moons import Settings
-from daedl_bench import estimate
+from daedl_bench import estimate, two_moons
 from daedl_bench.spec import catalogue
 
 SHIPPED = catalogue()
@@ -21,15 +19,15 @@ def test_an_epoch_is_its_steps_and_a_third_as_much_for_validation(monkeypatch):
     monkeypatch.setattr(estimate, "_step", lambda *_: 3.0)
     # 240 / 32 steps of training and 60 / 32 of validation.
     expected = 240 / 32 * 3 + 60 / 32 * 1
-    assert estimate.an_epoch(SMALL, SHIPPED.method("edl")) == pytest.approx(expected)
+    assert estimate.epoch_seconds(SMALL, SHIPPED.method("edl")) == pytest.approx(expected)
 
 
 def test_a_step_is_timed():
-    assert 0 < estimate.an_epoch(SMALL, SHIPPED.method("daedl").training_method()) < 60
+    assert 0 < estimate.epoch_seconds(SMALL, SHIPPED.method("daedl").training_method()) < 60
 
 
-def test_two_moons_take_as_many_times_an_epoch_as_they_have():
-    assert 0 < estimate.moons(Settings.of(SHIPPED)) < 600
+def test_two_moons_are_estimated():
+    assert 0 < estimate.moons_seconds(two_moons.settings_of(SHIPPED)) < 600
 
 
 def test_methods_that_share_a_training_count_once():
@@ -52,5 +50,5 @@ def test_every_phase_counts():
 @pytest.mark.parametrize(
     ("seconds", "text"), [(7.4, "7 s"), (130, "2 min"), (5940, "99 min"), (12000, "3 h 20 min")]
 )
-def test_times_are_told_as_people_do(seconds, text):
-    assert estimate.told(seconds) == text
+def test_durations_are_formatted(seconds, text):
+    assert estimate.duration(seconds) == text

@@ -1,4 +1,4 @@
-"""docs/methods.md is what the code says, and says all that a reader needs of each method."""
+"""docs/methods.md is rendered from the methods, and complete."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 
 def test_page_is_up_to_date():
     page = PAGE.read_text("utf-8")
-    assert page == markdown(), "write docs/methods.md again: its first lines say how"
+    assert page == markdown(), "run: python -m daedl_bench study pages"
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_tells_what_the_table_asks(name):
+def test_every_method_fills_its_line_of_the_table(name):
     line = next(each for each in markdown_lines() if each.startswith(f"| [`{name}`]"))
     cells = [cell.strip() for cell in line.strip("|").split(" | ")]
     assert len(cells) == 9
@@ -34,6 +34,6 @@ def markdown_lines():
     return PAGE.read_text("utf-8").splitlines()
 
 
-def test_what_is_left_out_is_told():
+def test_methods_that_are_left_out_are_listed():
     text = PAGE.read_text("utf-8")
     assert all(f"**{name}**" in text for name in ("DUQ", "DUE"))

@@ -1,38 +1,36 @@
-"""README, guides and findings say what the rows say."""
+"""The tables in the documentation show what the rows say."""
 
-import runpy
 from pathlib import Path
 
 import pytest
 
-from daedl_bench.report import summary
+from daedl_bench import results
 from daedl_bench.spec import catalogue
+from daedl_bench.studies import pages
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = runpy.run_path(str(ROOT / "benchmarks" / "pages.py"))
 
 
 @pytest.fixture(scope="module")
-def found():
-    return summary.load(ROOT / "benchmarks" / "results", catalogue())
+def figures():
+    return pages.Figures(results.load_folder(ROOT / "benchmarks" / "results"), catalogue())
 
 
-@pytest.mark.parametrize("path", SCRIPT["PAGES"], ids=lambda path: path.name)
-def test_tables_are_those_of_the_rows(path, found):
-    page = path.read_text("utf-8")
-    assert SCRIPT["TABLE"].search(page)
-    assert page == SCRIPT["written"](page, found), "run: python benchmarks/pages.py"
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_tables_are_up_to_date(page, figures):
+    text = (ROOT / page).read_text("utf-8")
+    assert text == pages.written(text, figures), "run: python -m daedl_bench study pages"
 
 
-def test_every_table_has_a_page():
-    pages = [path.read_text("utf-8") for path in SCRIPT["PAGES"]]
-    for name in SCRIPT["TABLES"]:
-        assert sum(f"<!-- rows: {name} -->\n\n|" in page for page in pages) == 1, name
+def test_every_table_is_on_a_page():
+    text = "".join((ROOT / page).read_text("utf-8") for page in pages.PAGES)
+    for name in pages.TABLES:
+        assert f"<!-- rows: {name} -->\n\n|" in text, name
 
 
-def test_a_figure_that_fell_behind_is_mended(found):
+def test_outdated_figures_are_replaced(figures):
     page = "<!-- rows: wrapped -->\n\n| | accuracy |\n|---|---|\n| DAEDL | 12.34 |\n\nafter\n"
-    mended = SCRIPT["written"](page, found)
-    assert "12.34" not in mended
-    assert mended.startswith("<!-- rows: wrapped -->\n\n| | accuracy | calibration error |")
-    assert mended.endswith(" |\n\nafter\n")
+    written = pages.written(page, figures)
+    assert "12.34" not in written
+    assert written.startswith("<!-- rows: wrapped -->\n\n| | accuracy | calibration error |")
+    assert written.endswith(" |\n\nafter\n")

@@ -1,14 +1,12 @@
-"""The transcribed tables: whole, consistent with each other, and with figures quoted elsewhere."""
+"""The transcribed tables: complete and consistent with each other."""
 
-import runpy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from daedl_bench.paper import Cell, table, tables
+from daedl_bench.paper import Published, table, tables
+from daedl_bench.studies.check_paper import differences, transcription
 
-CHECK = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "check_paper.py"))
 SOURCE = r"""
 \label{Ablation Study - MNIST}
 \begin{tabular}{@{}lcc|cccc@{}} \toprule
@@ -22,7 +20,7 @@ SOURCE = r"""
 """
 
 
-def test_every_table_is_whole():
+def test_every_table_is_complete():
     shapes = {name: (len(t.rows), len(t.columns)) for name, t in tables().items()}
     assert shapes == {
         "ood-aupr": (7, 8),
@@ -45,7 +43,7 @@ def test_tables_that_repeat_each_other_agree():
     assert ood["daedl"][:4] == ablation["exp+de+sn"]
     differing = [i for i in range(4) if ood["edl"][i] != ablation["edl"][i]]
     assert differing == [1]
-    assert (ood["edl"][1], ablation["edl"][1]) == (Cell(96.31, 2.0), Cell(96.34, 2.0))
+    assert (ood["edl"][1], ablation["edl"][1]) == (Published(96.31, 2.0), Published(96.34, 2.0))
     shift, corrupted = table("shift-aupr").rows, table("mnist-c").rows
     assert all(shift[method][0] == corrupted[method][0] for method in shift)
     assert table("cifar10-ablation").rows["exp+de+sn"][2:] == ood["daedl"][4:]
@@ -62,23 +60,22 @@ def test_unknown_tables_get_a_suggestion():
 
 
 def test_the_transcription_is_the_one_that_was_compared_with_the_source():
-    """After a change compare again, with benchmarks/check_paper.py, and take the digest that it prints."""
-    assert CHECK["transcription"]() == "d48776f2cace2a3b"
+    """After a change, run `study check_paper` and take the digest that it prints."""
+    assert transcription() == "0faee1453d00eee7"
 
 
-def test_the_comparison_with_the_source_sees_figures_names_and_headings():
+def test_differences_in_figures_names_and_headings_are_listed():
     whole = table("mnist-ablation")
     edl, part = whole.rows["edl"], whole.rows["exp+sn"]
     two = replace(whole, rows={"edl": (edl[0], None, *edl[2:]), "exp+sn": part})
-    differences = CHECK["differences"]
     assert differences(SOURCE, two) == []
     wrong = replace(two, rows={"edl": edl, "exp+sn": part})
     (figure,) = differences(SOURCE, wrong)
-    assert figure.startswith("mnist-ablation, edl, column 1: Cell(mean=96.34")
+    assert figure.startswith("mnist-ablation, edl, column 1: Published(mean=96.34")
     (names,) = differences(SOURCE, replace(two, rows={"edl": two.rows["edl"], "exp+de": part}))
-    assert "rows ['edl', 'exp+de'], but ['edl', 'exp+sn']" in names
+    assert "rows: ['edl', 'exp+de'] here, ['edl', 'exp+sn']" in names
     first, second, third, fourth = two.columns
     (sets,) = differences(SOURCE, replace(two, columns=(third, fourth, first, second)))
-    assert "unknown sets: ['fashion-mnist', 'kmnist'] here" in sets
+    assert "OOD datasets: ['fashion-mnist', 'kmnist'] here" in sets
     (scores,) = differences(SOURCE, replace(two, columns=(second, first, third, fourth)))
     assert "scores: ['epistemic', 'aleatoric'" in scores

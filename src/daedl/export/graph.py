@@ -40,6 +40,7 @@ class Exported(nn.Module):
         super().__init__()
         _require_one_answer(model.method)
         self.method = model.method
+        self.preprocess = model.preprocess
         self.thresholds = None if model.thresholds is None else model.thresholds.for_graph()
         self.network = remove_spectral_norm(copy.deepcopy(model.network))
         self.fitted = copy.deepcopy(model.fitted)

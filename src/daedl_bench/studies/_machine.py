@@ -1,0 +1,89 @@
+"""Figures of this machine: times of alternatives in turns, and limits."""
+
+import json
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import daedl
+from daedl_bench.results import commit
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Limited:
+    """One measured figure; `value` must be at most `limit`, or at least it if `at_least`."""
+
+    benchmark: str
+    case: str
+    unit: str
+    value: float
+    limit: float | None = None
+    at_least: bool = False
+    ours_seconds: float | None = None
+    reference_seconds: float | None = None
+    seconds: float | None = None
+    clients: int | None = None
+    threads: int = field(default_factory=torch.get_num_threads)
+    torch: str = torch.__version__
+    daedl: str = daedl.__version__
+    commit: str = field(default_factory=commit)
+
+    @property
+    def met(self) -> bool:
+        """Whether the value is within the limit."""
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+def best_times(work: Mapping[Name, Callable[[], object]], rounds: int) -> dict[Name, float]:
+    """The shortest time of each, taking turns; the first round is a warm-up."""
+    times: dict[Name, list[float]] = {name: [] for name in work}
+    for number in range(rounds + 1):
+        for name, run in work.items():
+            started = time.perf_counter()
+            run()
+            if number:
+                times[name].append(time.perf_counter() - started)
+    return {name: min(each) for name, each in times.items()}
+
+
+def compared(
+    benchmark: str,
+    case: str,
+    ours: float,
+    reference: float,
+    limit: float | None = None,
+    *,
+    faster: bool = False,
+    unit: str = "times",
+) -> Limited:
+    """Seconds of ours by those of the reference; with `faster` the other way, where more is better."""
+    value = reference / ours if faster else ours / reference
+    return Limited(benchmark, case, unit, value, limit, faster, ours, reference)
+
+
+def conclude(title: str, rows: Sequence[Limited], path: Path) -> None:
+    """Show the rows and append them to the file `path`; exit with status 1 if a limit is exceeded."""
+    table = Table("figure", "case", "measured", "limit", title=title)
+    for each in rows:
+        limit = "" if each.limit is None else f"{'≥' if each.at_least else '≤'} {each.limit:.3g}"
+        color = "green" if each.met else "red"
+        measured = f"[{color}]{each.value:.4g}[/{color}] {each.unit}"
+        table.add_row(each.benchmark, each.case, measured, limit)
+    Console().print(table)
+    with path.open("a", encoding="utf-8") as file:
+        for each in rows:
+            present = {key: value for key, value in asdict(each).items() if value is not None}
+            file.write(json.dumps(present) + "\n")
+    typer.echo(f"rows appended to {path}")
+    raise typer.Exit(0 if all(each.met for each in rows) else 1)

@@ -1,0 +1,297 @@
+"""Speed and memory of the library, each figure measured together with its reference.
+
+Times are the best of several repetitions in turns, so that other load on the machine disturbs both sides
+alike. The exit status is 1 if a figure exceeds its limit.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+import typer
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal
+
+import daedl
+from daedl.cli.memory import keep_freed_memory
+from daedl.data import ImageSet
+from daedl.density import ClassStatistics, DensityScorer
+from daedl.networks import VGG16, ConvNet, Network
+from daedl_bench import results
+from daedl_bench.options import RESULTS
+from daedl_bench.spec import Protocol, catalogue
+from daedl_bench.studies._machine import Limited, best_times, compared, conclude
+
+Rows = list[Limited]
+app = typer.Typer()
+
+
+def prediction(network: Network, limit: float) -> Rows:
+    """`predict` against the network's own forward pass, batch 256; the density is fitted to noise."""
+    classifier = daedl.Classifier(network).eval()
+    images = torch.rand(3000, *network.input_shape)
+    targets = torch.arange(3000) % network.num_classes
+    classifier.fit_post_hoc(zip(torch.split(images, 250), torch.split(targets, 250), strict=True))
+    batch = images[:256]
+
+    def forward() -> None:
+        with torch.no_grad():
+            classifier(batch)
+
+    # A VGG16 pass takes seconds: with 5 repeats two runs gave 0.99 and 1.10 (both are in the rows).
+    repeats = 30 if isinstance(network, ConvNet) else 15
+    times = best_times({"ours": lambda: classifier.predict(batch), "theirs": forward}, repeats)
+    scorer = classifier.fitted
+    precision = _precision(scorer) if isinstance(scorer, DensityScorer) else "none"
+    case = f"{type(network).__name__}, batch 256, density in {precision}"
+    return [compared("predict / forward", case, times["ours"], times["theirs"], limit)]
+
+
+def gaussian_features(classes: int, width: int, decay: float) -> tuple[Tensor, Tensor]:
+    """Features (N, H) whose covariances have eigenvalues k^-decay, in other directions per class.
+
+    Features of trained networks have such spectra; decay 1.5 gives condition numbers near 1e4.
+    """
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.arange(1, width + 1, dtype=torch.float64).pow(-decay / 2)
+    features = []
+    for _ in range(classes):
+        raw, rows, center = (
+            torch.randn(count, width, generator=generator, dtype=torch.float64)
+            for count in (width, 3 * width, 1)
+        )
+        features.append((rows * scales) @ torch.linalg.qr(raw).Q + center)
+    targets = torch.arange(classes).repeat_interleave(3 * width)
+    return torch.cat(features).float(), targets
+
+
+def scoring(
+    classes: int, width: int, batch: int, decay: float = 1.5, limit: float | None = 3.0
+) -> Rows:
+    """Density scoring against MultivariateNormal.log_prob in float64, on the same features.
+
+    `limit` is None for features so ill-conditioned that the library computes in float64.
+    """
+    features, targets = gaussian_features(classes, width, decay)
+    scorer = DensityScorer.fit(features, targets, classes)
+    density = scorer.density
+    statistics = ClassStatistics.of(features, targets, classes)
+    normals = MultivariateNormal(
+        statistics.means, covariance_matrix=torch.stack(list(statistics.covariances()))
+    )
+    weights = (statistics.counts / statistics.counts.sum()).log()
+    probe = features[torch.randperm(len(features))[:batch]]
+    exact = probe.double()[:, None]
+
+    def reference() -> Tensor:
+        log_prob: Tensor = normals.log_prob(exact)  # type: ignore[no-untyped-call]
+        return (log_prob + weights).logsumexp(-1)
+
+    times = best_times({"ours": lambda: density(probe), "theirs": reference}, 8)
+    expected = reference()
+    error = float(((density(probe) - expected) / expected).abs().max())
+    condition = f"{_precision(scorer)}, condition {float(density.condition.max()):.0e}"
+    case, name = f"C {classes}, H {width}, B {batch}, {condition}", "MultivariateNormal.log_prob"
+    sides = times["ours"], times["theirs"]
+    return [
+        compared(f"{name} / density", case, *sides, limit, faster=True, unit="times as fast"),
+        Limited("density, relative difference", case, "", error, 1e-5),
+    ]
+
+
+def step(network: nn.Module, images: Tensor, loss: Callable[..., Tensor]) -> Callable[[], None]:
+    """A training step on the same batch of `images`."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
+    targets = torch.arange(len(images)) % 10
+
+    def run() -> None:
+        optimizer.zero_grad()
+        torch.autograd.backward(loss(network, images, targets))
+        optimizer.step()
+
+    return run
+
+
+def cross_entropy(network: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    """The loss of the references."""
+    return F.cross_entropy(network(images).logits, targets)
+
+
+def training_step() -> Rows:
+    """An evidential step against a cross-entropy step, on the same spectrally normalised ConvNet."""
+    network = daedl.spectral_normalize(ConvNet(1, 10)).train()
+    images, method = torch.rand(64, 1, 28, 28), daedl.methods.DAEDL()
+    ours = step(network, images, partial(method.training_loss, epoch=0))
+    times = best_times({"ours": ours, "theirs": step(network, images, cross_entropy)}, 40)
+    name, case = "evidential step / cross-entropy step", "ConvNet, batch 64"
+    return [compared(name, case, times["ours"], times["theirs"], 1.10)]
+
+
+def random_images(count: int) -> ImageSet:
+    """Noise in MNIST's shape, with labels."""
+    images = torch.randint(0, 256, (count, 1, 28, 28), dtype=torch.uint8)
+    return ImageSet(images, torch.arange(count) % 10, "random", "train")
+
+
+def throughput(images: int = 3200) -> Rows:
+    """Images per second of `fit` against a plain loop with cross-entropy on prepared batches.
+
+    Both train the same spectrally normalised ConvNet; `fit` converts uint8 images, and stores weights
+    channels last, while the loop keeps PyTorch's default.
+    """
+    data = random_images(images)
+    classifier = daedl.Classifier(ConvNet(1, 10))
+    bare = daedl.spectral_normalize(ConvNet(1, 10)).train()
+    optimizer = torch.optim.Adam(bare.parameters(), lr=1e-3)
+    ready = list(data.batches(64))
+
+    def bare_epoch() -> float:
+        started = time.perf_counter()
+        for batch, targets in ready:
+            optimizer.zero_grad()
+            torch.autograd.backward(cross_entropy(bare, batch, targets))
+            optimizer.step()
+        return time.perf_counter() - started
+
+    def our_epoch() -> float:
+        batches = data.batches(64, shuffle=True)
+        history = daedl.fit(classifier, batches, max_epochs=1, accelerator="cpu", progress=False)
+        return history.epochs[0].seconds
+
+    ours, theirs = map(min, zip(*[(our_epoch(), bare_epoch()) for _ in range(4)][1:], strict=True))
+    case = f"ConvNet, batch 64, {images / ours:.0f} images a second"
+    return [compared("images a second: fit / bare loop", case, ours, theirs, 0.85, faster=True)]
+
+
+def quick_training(images: int = 3200) -> Rows:
+    """Training time under `quick` against `paper`: seconds of an epoch of each, times its epochs.
+
+    An epoch includes validation, on a quarter as many images. `paper` stops early: its number of epochs
+    is the mean of its rows.
+    """
+    specs = catalogue()
+    table = results.current(results.load(RESULTS / "mnist-ood.jsonl"), specs)
+    table = table[(table.protocol == "mnist-paper") & (table.method == "daedl")]
+    taken = table[(table.score == "training") & (table.metric == "epochs")]["value"]
+    if taken.empty:
+        raise ValueError(
+            f"no rows of mnist-paper in {RESULTS}; expected the epochs of DAEDL: run python -m "
+            "daedl_bench run mnist-ood --protocol paper --methods daedl first"
+        )
+    train, val = random_images(images), random_images(images // 4)
+
+    def epoch(protocol: Protocol) -> float:
+        # Without the density, whose fit to noise would be meaningless.
+        classifier = daedl.Classifier(protocol.build(), daedl.methods.DAEDL().training_method())
+        options = {**protocol.training, "max_epochs": 1}
+        size = options.pop("batch_size")
+        sides = train.batches(size, shuffle=True), val.batches(size)
+        history = daedl.fit(classifier, *sides, accelerator="cpu", progress=False, **options)
+        return history.epochs[0].seconds
+
+    quick, paper = (specs.protocols[name] for name in ("mnist-quick", "mnist-paper"))
+    turns = [(epoch(quick), epoch(paper)) for _ in range(4)][1:]
+    ours, theirs = map(min, zip(*turns, strict=True))
+    epochs, most = float(taken.mean()), quick.training["max_epochs"]
+    case = f"{most} epochs against {epochs:g} ({len(taken)} seeds) of {images:,} images"
+    name = "training: quick / paper protocol of MNIST"
+    return [compared(name, case, most * ours, epochs * theirs, 0.2)]
+
+
+def kept_memory(turns: int = 3) -> Rows:
+    """Training steps with freed memory kept, against glibc's default of returning it to the system.
+
+    Each in processes of its own, in turns; the median step counts.
+    """
+    sides: dict[bool, list[float]] = {True: [], False: []}
+    for kept in [True, False] * turns:
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            sides[kept].append(process.submit(median_step, kept, torch.get_num_threads()).result())
+    ours, reference = (median(each) for each in sides.values())
+    name = "training step: freed memory kept / given back"
+    return [compared(name, f"ConvNet, batch 32, {turns} processes each", ours, reference, 1.0)]
+
+
+def median_step(kept: bool, threads: int, steps: int = 60) -> float:
+    """Seconds of the median training step in this process."""
+    torch.set_num_threads(threads)
+    if kept and not keep_freed_memory():
+        raise OSError("the C library is not glibc; expected it, as this measures its settings")
+    network = ConvNet(1, 10).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    run = step(network, torch.rand(32, 1, 28, 28), cross_entropy)
+    seconds = []
+    for _ in range(steps):
+        started = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - started)
+    return median(seconds)
+
+
+def density_fit() -> Rows:
+    """Passes over the network while fitting, and memory beyond the features for 200,000 of them."""
+    classifier = daedl.Classifier(ConvNet(1, 10, image_size=8))
+    images, targets = torch.rand(1000, 1, 8, 8), torch.arange(1000) % 10
+    calls: list[int] = []
+    classifier.network.register_forward_hook(
+        lambda _module, inputs, _out: calls.append(len(inputs[0]))
+    )
+    classifier.fit_post_hoc([(images, targets)])
+    passes = "passes over the network to fit the density"
+    samples, classes, width = 200_000, 10, 512
+    features = torch.randn(samples, width)
+    started, before = time.perf_counter(), _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the kernel's peak
+    DensityScorer.fit(features, torch.arange(samples) % classes, classes)
+    extra = (_memory("VmHWM") - before) / 2**20
+    seconds = time.perf_counter() - started
+    # Statistics, their shrunk form, and the factors in float64 and float32: a handful of C H² float64.
+    limit = 8 * classes * width**2 * 8 / 2**20
+    case = f"N {samples:,}, C {classes}, H {width}: features {samples * width * 4 / 2**20:.0f} MiB"
+    return [
+        Limited(passes, "1,000 images", "", sum(calls) / 1000, 1.0),
+        Limited("memory beyond the features", case, "MiB (limit 8 C H² float64)", extra, limit),
+        Limited("fitting the density", case, "seconds", seconds),
+    ]
+
+
+def _memory(field: str) -> float:
+    """Memory of this process in bytes, by a field of Linux's /proc/self/status."""
+    status = Path("/proc/self/status").read_text("utf-8")
+    return 1024 * float(status.split(f"{field}:")[1].split()[0])
+
+
+def _precision(scorer: DensityScorer) -> str:
+    return str(scorer.density.dtype).removeprefix("torch.")
+
+
+STEPS: dict[str, Callable[[], Rows]] = {
+    "density": density_fit,  # first, as memory freed by others would hide its own
+    "prediction, ConvNet": lambda: prediction(ConvNet(1, 10), limit=1.20),
+    "prediction, VGG16": lambda: prediction(VGG16(3, 10), limit=1.05),
+    "scoring, 10 classes": lambda: scoring(10, 576, 1000),
+    "scoring, 100 classes": lambda: scoring(100, 512, 256),
+    "scoring, ill-conditioned": lambda: scoring(10, 576, 1000, decay=3.0, limit=None),
+    "training step": training_step,
+    "throughput": throughput,
+    "quick training": quick_training,
+    "memory": kept_memory,
+}
+
+
+@app.command(help=__doc__)
+def main(
+    only: Annotated[str, typer.Option(help="Figures whose name contains this.")] = "",
+    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 2,
+    rows: Annotated[Path, typer.Option(help="File to append to.")] = RESULTS / "speed.jsonl",
+) -> None:
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    measured = [row for name in STEPS if only in name for row in STEPS[name]()]
+    conclude("Speed and memory", measured, rows)

@@ -1,0 +1,155 @@
+"""Rows: written, appended, read back, and summarised."""
+
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from made import row
+
+from daedl.evaluate import Measured
+from daedl_bench import results
+from daedl_bench.spec import catalogue
+
+
+def a_row(
+    value: float = 0.5, method: str = "edl", data: str = "noise", score: str = "epistemic"
+) -> results.Row:
+    measured = Measured("ood", score, "aupr", value)
+    return results.row(
+        measured, experiment="digits", method=method, data=data, seed=3, seconds=1.234
+    )
+
+
+def test_rows_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    first, second = a_row(0.25), a_row(float("nan"))
+    results.append(path, [first])
+    results.append(path, [second])
+    assert results.load(path) == [first, second]
+    assert second.value is None
+    assert [json.loads(line)["seed"] for line in path.read_text().splitlines()] == [3, 3]
+    results.save(path, [second])
+    assert results.load(path) == [second]
+
+
+def test_a_last_line_without_newline_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    results.save(path, [a_row()])
+    path.write_text(path.read_text().rstrip("\n"))
+    results.append(path, [a_row()])
+    assert len(results.load(path)) == 2
+
+
+@pytest.mark.parametrize("line", ["{", '{"experiment": "digits"}', "5"])
+def test_a_line_that_is_not_a_row_is_reported(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    results.save(path, [a_row()])
+    path.write_text(path.read_text() + line + "\n" + path.read_text())
+    with pytest.raises(ValueError, match="line 2"):
+        results.load(path)
+
+
+@pytest.mark.parametrize("end", ["\n", "\n\n", "\0\0\0\n"])
+def test_blank_lines_and_zeros_at_the_end_are_ignored(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    results.save(path, [a_row()])
+    path.write_text(path.read_text() + end)
+    results.append(path, [a_row()])
+    assert results.load(path) == [a_row(), a_row()]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_broken_last_line_is_dropped_with_a_warning(tmp_path, end):
+    path = tmp_path / "rows.jsonl"
+    figure = results.row(
+        Measured("task", "score", "metric", 0.5),
+        experiment="e",
+        method="m",
+        data="d",
+        seed=0,
+        seconds=1.0,
+    )
+    # Two methods of one seed are one group, as in two moons: one alone would count as complete.
+    others = [replace(figure, seed=1, method=method) for method in ("m", "m", "n")]
+    results.save(path, [figure, *others])
+    path.write_bytes(path.read_bytes()[:-20] + "é".encode()[:1] + end)
+    with pytest.warns(results.RowsWarning, match="with 2 rows"):
+        assert results.load(path) == [figure]
+    with pytest.warns(results.RowsWarning):
+        results.append(path, [figure])
+    assert results.load(path) == [figure, figure]
+
+
+def test_under_a_protocol_only_rows_of_the_same_dataset_are_dropped(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    found = [
+        row("daedl", data, "ood", "epistemic", metric, 0.5)
+        for data in ("kmnist", "noise")
+        for metric in ("aupr", "auroc", "fpr95")
+    ]
+    results.save(path, found)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.warns(results.RowsWarning, match="with 2 rows"):
+        assert results.load(path) == found[:3]
+
+
+def test_several_processes_append_to_one_file(tmp_path):
+    """No row is lost."""
+    path = tmp_path / "rows.jsonl"
+    code = (
+        "import sys, pathlib; from daedl_bench import results\nfrom daedl.evaluate import Measured\n"
+        "for i in range(40):\n"
+        "    row = results.row(Measured('t', 's', 'm', i), experiment='e', method=sys.argv[2], "
+        "data='d' * 3000, seed=i, seconds=1.0)\n"
+        "    results.append(pathlib.Path(sys.argv[1]), [row] * 3)\n"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in ("a", "b")
+    ]
+    assert [each.wait() for each in started] == [0, 0]
+    found = results.load(path)
+    assert len(found) == 240
+    assert {(row.method, row.seed) for row in found} == {(m, i) for m in "ab" for i in range(40)}
+
+
+def test_a_frame_has_the_fields_of_a_row_as_columns():
+    rows = [a_row(0.25), a_row(float("nan"), method="daedl")]
+    table = results.frame(rows)
+    assert list(table.columns) == [each.name for each in fields(results.Row)]
+    assert table["value"].isna().tolist() == [False, True]
+    assert results.frame([]).columns.tolist() == table.columns.tolist()
+
+
+def test_summaries_count_defined_values():
+    values = {0: 0.2, 1: 0.4, 2: float("nan")}
+    rows = [replace(a_row(value), seed=seed) for seed, value in values.items()]
+    (line,) = results.summarise(results.frame(rows)).itertuples(index=False)
+    assert line.mean == pytest.approx(0.3)
+    assert line.std == pytest.approx(statistics.stdev([0.2, 0.4]))
+    assert line.n == 2
+
+
+def test_stale_rows_are_not_current_and_later_ones_replace_earlier_ones():
+    specs = catalogue()
+    key = specs.key("mnist-quick", "daedl", 0)
+    measured = [
+        row("daedl", "kmnist", "ood", "epistemic", "aupr", 0.1, spec=key),
+        row("exp+de+sn", "kmnist", "ood", "epistemic", "aupr", 0.2, spec=key),
+        row("daedl", "kmnist", "ood", "epistemic", "auroc", 0.3, spec="of other settings"),
+        row("other", "kmnist", "ood", "epistemic", "aupr", 0.4, spec="of an unlisted method"),
+        row("daedl", "kmnist", "ood", "epistemic", "aupr", 0.5, experiment="pairing", spec=key),
+    ]
+    table = results.current(measured, specs)
+    assert table[["method", "value"]].values.tolist() == [["daedl", 0.2], ["other", 0.4]]
+
+
+def test_a_folder_without_rows_is_reported(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no results"):
+        results.load_folder(tmp_path)
+    (tmp_path / "speed.jsonl").write_text('{"benchmark": "speed"}\n')
+    results.save(tmp_path / "rows.jsonl", [a_row()])
+    assert results.load_folder(tmp_path) == [a_row()]
