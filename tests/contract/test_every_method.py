@@ -267,7 +267,7 @@ def test_invalid_outputs_and_data_are_rejected(trained, method, blobs):
         classifier.predict(blobs[0][:0])
     untrained = daedl.Classifier(network(), method)
     bad = torch.full((610, 4), torch.nan)
-    with pytest.raises(ValueError, match=r"images.*NaN"):
+    with pytest.raises(ValueError, match=r"inputs.*NaN"):
         fit(untrained, (bad, targets), blobs, max_epochs=1)
     with pytest.raises(ValueError, match="class 2"):
         fit(untrained, (blobs[0], targets.clamp_max(1)), blobs, max_epochs=1)

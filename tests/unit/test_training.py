@@ -403,7 +403,7 @@ SCRIPT = """
 import sys, time, torch, daedl
 torch.set_num_threads(1)
 torch.manual_seed(0)
-images, targets = torch.randn(256, 1, 8, 8), torch.arange(256) % 3
+images, targets = torch.rand(256, 1, 8, 8), torch.arange(256) % 3
 class Slow(torch.utils.data.TensorDataset):
     def __getitem__(self, i):
         time.sleep(float(sys.argv[2]))
