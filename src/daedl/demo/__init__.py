@@ -1,0 +1,1 @@
+"""The demo: softmax, EDL and DAEDL on two moons and on handwritten digits, with a report."""
