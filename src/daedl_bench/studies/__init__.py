@@ -1,0 +1,1 @@
+"""Studies: measurements beside the experiments, each a module with `main(argv)`."""

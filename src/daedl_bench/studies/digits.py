@@ -1,0 +1,170 @@
+"""Digits of the demo over several seeds, and the selection of their settings.
+
+    measure --seeds 5     append rows to digits.jsonl
+    choose --seeds 3      append rows to digits_choice.jsonl
+    show                  print the rows of digits.jsonl as a Markdown table, with the conclusion
+
+`choose` uses validation images of digits 0 to 7 only: no test images, no OOD images.
+"""
+
+import argparse
+import math
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+from daedl import evaluate
+from daedl.cli.common import using_threads
+from daedl.demo import digits, table
+from daedl.demo.training import Progress, Trained, Training, train_methods
+from daedl.density import NORMALIZERS, DensityWarning
+from daedl.density.statistics import Structure
+from daedl.evaluate import Measured
+from daedl.methods import DAEDL, EDL, Method, Softmax
+from daedl_bench import rows
+from daedl_bench.rows import Row
+
+RESULTS = Path("benchmarks/results")
+
+
+def main(argv: list[str]) -> int:
+    """Run the study; seeds whose rows exist are skipped."""
+    parser = argparse.ArgumentParser(
+        "digits", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("measure", "choose", "show"))
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (default 5)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the rows")
+    options = parser.parse_args(argv)
+    if options.command == "show":
+        print(markdown(rows.load(options.results / "digits.jsonl")))
+        return 0
+    study, name = {
+        "measure": (measure, "digits.jsonl"),
+        "choose": (choose, "digits_choice.jsonl"),
+    }[options.command]
+    path = options.results / name
+    done = {row.seed for row in rows.load(path)} if path.exists() else set()
+    with using_threads(1):
+        for seed in sorted(set(range(options.seeds)) - done):
+            rows.append(path, study(seed, Progress()))
+    return 0
+
+
+def measure(seed: int, progress: Progress) -> list[Row]:
+    """All figures of one seed of the demo's digits."""
+    result = digits.run(seed, progress=progress)
+    return [
+        row
+        for method, datasets in result.measure().items()
+        for data, figures in datasets.items()
+        for row in _rows("digits", method, data, seed, result.trained[method], figures)
+    ]
+
+
+def choose(seed: int, progress: Progress) -> list[Row]:
+    """Validation figures of every candidate, and of every density on the network of DAEDL."""
+    data = digits.load(seed)
+    measured = []
+    for name, method, training in candidates():
+        trained = train_methods(
+            f"{name} · seed {seed}",
+            {method: training},
+            digits.network,
+            data.train,
+            data.val,
+            seed=seed,
+            progress=progress,
+        )[method.name]
+        measured += _validated(name, seed, trained, data)
+        if (method, training) == (DAEDL(), digits.TRAINING):
+            measured += _densities(seed, trained, data)
+    return measured
+
+
+def candidates() -> Iterator[tuple[str, Method, Training]]:
+    """Methods and training settings to compare, with names that state the settings."""
+    base = digits.TRAINING
+    for rate in (1e-3, 3e-3):
+        training = replace(base, learning_rate=rate)
+        yield f"softmax, rate {rate}", Softmax(), training
+        for weight in (1.0, 0.05):
+            yield f"edl, rate {rate}, kl {weight}", EDL(kl_weight=weight), training
+        yield f"daedl, rate {rate}", DAEDL(), training
+    for size in (16, 64):
+        yield f"daedl, rate 0.001, batch {size}", DAEDL(), replace(base, batch_size=size)
+
+
+def markdown(measured: Iterable[Row]) -> str:
+    """Mean ± standard deviation over seeds, times 100, and the conclusion."""
+    seeds = _by_seed(measured)
+    content = table.tabulate(seeds)
+    lines = [f"| | {' | '.join(content.methods)} |", "|---" * (1 + len(content.methods)) + "|"]
+    for title, section in content.sections.items():
+        lines += [f"| {title}: {name} | {' | '.join(cells)} |" for name, cells in section]
+    verdicts = table.verdicts(seeds)
+    return "\n".join([*lines, "", table.conclude(verdicts), "", *(f"- {v}" for v in verdicts)])
+
+
+def _by_seed(measured: Iterable[Row]) -> list[table.Figures]:
+    seeds: dict[int, dict[str, dict[str, list[Measured]]]] = {}
+    for row in measured:
+        value = math.nan if row.value is None else row.value
+        figure = Measured(row.task, row.score, row.metric, value)
+        datasets = seeds.setdefault(row.seed, {}).setdefault(row.method, {})
+        datasets.setdefault(row.data, []).append(figure)
+    return list(seeds.values())
+
+
+def _densities(seed: int, trained: Trained, data: digits.Digits) -> list[Row]:
+    measured = []
+    options = product(get_args(Structure), NORMALIZERS, (False, True))
+    for covariance, normalizer, leave_one_out in options:
+        trained.classifier.method = DAEDL(
+            covariance=covariance, normalizer=normalizer, leave_one_out=leave_one_out
+        )
+        with warnings.catch_warnings():
+            # Some candidates degrade predictions; the comparison shows it.
+            warnings.simplefilter("ignore", DensityWarning)
+            trained.classifier.fit_post_hoc([data.train])
+        name = f"daedl, {covariance}, {normalizer}{', leave one out' if leave_one_out else ''}"
+        measured += _validated(name, seed, trained, data)
+    return measured
+
+
+def _validated(name: str, seed: int, trained: Trained, data: digits.Digits) -> list[Row]:
+    images, targets = data.val
+    loss = trained.history.epochs[trained.history.best_epoch].val_loss
+    figures = evaluate.classification(trained.classifier.predict(images), targets)
+    if loss is not None:
+        figures = [Measured("training", "loss", "validation", loss), *figures]
+    return _rows("digits-choice", name, "validation", seed, trained, figures)
+
+
+def _rows(
+    experiment: str,
+    method: str,
+    data: str,
+    seed: int,
+    trained: Trained,
+    figures: Sequence[Measured],
+) -> list[Row]:
+    return [
+        rows.row(
+            each,
+            experiment=experiment,
+            method=method,
+            data=data,
+            seed=seed,
+            seconds=trained.seconds,
+        )
+        for each in figures
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
