@@ -1,7 +1,7 @@
 """Handwritten digits of scikit-learn: 0 to 7 are learned, 8 and 9 and uniform noise are OOD."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ class Digits:
     val: Samples
     test: Samples
     unknown: Samples
-    noise: Tensor
+    noise: Tensor = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -98,24 +98,16 @@ def load(seed: int) -> Digits:
     train, val = train_test_split(
         rest, test_size=VALIDATION_SHARE, stratify=digits[rest], random_state=seed
     )
-    generator = torch.Generator().manual_seed(seed)
-    return Digits(
-        *((images[part], digits[part]) for part in (train, val, test, ~known)),
-        noise=torch.rand((len(test), 1, IMAGE_SIZE, IMAGE_SIZE), generator=generator),
-    )
+    noise = torch.rand(images[test].shape, generator=torch.Generator().manual_seed(seed))
+    parts = [(images[part], digits[part]) for part in (train, val, test, ~known)]
+    return Digits(*parts, noise=noise)
 
 
 def run(seed: int, training: Training = TRAINING, progress: Progress = SILENT) -> Result:
     """Train all methods on the split of `seed` and predict test images, held-out digits and noise."""
     data = load(seed)
     trained = train_methods(
-        f"digits · seed {seed}",
-        plan(training),
-        network,
-        data.train,
-        data.val,
-        seed=seed,
-        progress=progress,
+        f"digits · seed {seed}", plan(training), network, data.train, data.val, seed, progress
     )
     images = {"test": data.test[0], "unknown": data.unknown[0], "noise": data.noise}
     predictions = {

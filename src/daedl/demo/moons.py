@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -100,15 +101,9 @@ def load(seed: int, settings: Settings) -> Moons:
 def run(seed: int, settings: Settings, progress: Progress = SILENT) -> Result:
     """Train all methods on points drawn with `seed`."""
     data = load(seed, settings)
-    trained = train_methods(
-        "two moons",
-        dict.fromkeys(settings.methods, settings.training),
-        lambda: MLP(2, 2, settings.hidden),
-        data.train,
-        data.val,
-        seed=seed,
-        progress=progress,
-    )
+    plan = dict.fromkeys(settings.methods, settings.training)
+    network = partial(MLP, 2, 2, settings.hidden)
+    trained = train_methods("two moons", plan, network, data.train, data.val, seed, progress)
     return Result(seed, settings, data, trained)
 
 

@@ -1,6 +1,5 @@
 """The digits table: mean ± standard deviation over seeds, and the conclusion drawn from it."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -10,188 +9,138 @@ from rich.table import Table as RichTable
 
 from daedl.demo.digits import TITLES as DATASETS
 from daedl.evaluate import Measured
-from daedl.figures import TITLES
+from daedl.figures import TITLES as METHODS
 
 Figures = Mapping[str, Mapping[str, Sequence[Measured]]]  # of one seed, by method and dataset
-DASH = "–"
-# A lead is clear if its mean over seeds exceeds this many of its standard deviations (chosen).
-CLEAR = 2.0
+CLEAR = 2.0  # standard deviations that a clear lead exceeds (chosen)
 
 
-class Line(NamedTuple):
-    """A line of the table: its name, its dataset, and the figure that it shows."""
+class Question(NamedTuple):
+    """What a line of the table compares.
 
+    Attributes:
+        text: the question, as in "DAEDL leads in ...".
+        name: the metric and its direction.
+        data, task, metric: the figure.
+        scores: of these the first that a method has.
+    """
+
+    text: str
     name: str
     data: str
     task: str
-    score: str
     metric: str
+    scores: tuple[str, ...]
 
 
-LINES = (
-    Line("accuracy ↑", "test", "classification", "labels", "accuracy"),
-    Line("Brier score ↓", "test", "classification", "probs", "brier"),
-    Line("ECE ↓", "test", "calibration", "probs", "ece"),
-    Line("misclassification AUPR ↑", "test", "misclassification", "aleatoric", "aupr"),
+PROBS, UNCERTAINTY = ("probs",), ("epistemic", "aleatoric")  # softmax has no epistemic score
+QUESTIONS = (
+    Question("predicting classes", "accuracy ↑", "test", "classification", "accuracy", ("labels",)),
+    Question("probabilities", "Brier score ↓", "test", "classification", "brier", PROBS),
+    Question("calibration", "ECE ↓", "test", "calibration", "ece", PROBS),
     *(
-        Line(f"{metric.upper()}, {score} ↑", data, "ood", score, metric)
+        Question(f"detecting {DATASETS[data]}", "AUROC ↑", data, "ood", "auroc", UNCERTAINTY)
         for data in ("unknown", "noise")
-        for metric in ("aupr", "auroc")
-        for score in ("aleatoric", "epistemic")
     ),
 )
-# The lines that the conclusion is drawn from, and the question that each answers. Detection is compared
-# by epistemic uncertainty, or by aleatoric uncertainty for a method that has no other.
-QUESTIONS = {
-    "predicting the class": LINES[0],
-    "predicting probabilities": LINES[1],
-    "calibration": LINES[2],
-    f"detecting {DATASETS['unknown']}": LINES[7],
-    f"detecting {DATASETS['noise']}": LINES[11],
-}
 
 
 class Spread(NamedTuple):
-    """Mean and standard deviation (with n − 1 in the denominator) over seeds."""
+    """Mean and standard deviation (with n − 1 in the denominator) over seeds, at least two."""
 
     mean: float
     deviation: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """The spread of one value per seed; NaN if the figure is undefined for some seed."""
-        if not all(map(math.isfinite, values)):
-            return cls(math.nan, math.nan)
+        """The spread of one value per seed."""
         return cls(fmean(values), stdev(values))
 
     def __str__(self) -> str:
-        return (
-            DASH if math.isnan(self.mean) else f"{100 * self.mean:.1f} ± {100 * self.deviation:.1f}"
-        )
+        return f"{100 * self.mean:.1f} ± {100 * self.deviation:.1f}"
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The answer to a question: the best method, and its lead over each of the others.
+class Line:
+    """A line of the table.
 
-    Leads are paired: the difference is computed per seed, because methods share splits and initial
-    weights.
+    Attributes:
+        spreads: by title of the method.
+        leader: method with the best mean.
+        leads: of the leader over each other method. Differences are computed per seed, because the
+            methods share splits and initial weights.
     """
 
-    question: str
+    question: Question
+    spreads: Mapping[str, Spread]
     leader: str
     leads: Mapping[str, Spread]
 
     @property
-    def behind(self) -> tuple[str, ...]:
-        """Methods over which the lead is clear."""
-        return tuple(
-            name for name, lead in self.leads.items() if lead.mean > CLEAR * lead.deviation
-        )
-
-    @property
-    def tied(self) -> tuple[str, ...]:
-        """Methods over which the lead is not clear."""
-        return tuple(name for name in self.leads if name not in self.behind)
+    def verdict(self) -> str:
+        """The leader, and over which methods its lead is clear."""
+        clear = [name for name, each in self.leads.items() if each.mean > CLEAR * each.deviation]
+        tied = [name for name in self.leads if name not in clear]
+        if not clear:
+            return "no method clearly leads"
+        if not tied:
+            return f"{self.leader} clearly leads"
+        return f"{self.leader} clearly leads {_joined(clear)} but not {_joined(tied)}"
 
     def __str__(self) -> str:
-        leads = (
-            f"{_title(name)} by {lead}{' (no clear difference)' if name in self.tied else ''}"
-            for name, lead in self.leads.items()
-        )
-        return f"{self.question}: {_title(self.leader)} leads {_joined(leads)}"
+        leads = _joined(f"{name} by {lead}" for name, lead in self.leads.items())
+        return _sentence(f"{self.question.text}: {self.leader} leads {leads}; {self.verdict}")
 
 
-@dataclass(frozen=True)
-class Table:
-    """The table as text, figures times 100: one column per method, sections by dataset."""
-
-    methods: tuple[str, ...]
-    sections: Mapping[str, Sequence[tuple[str, Sequence[str]]]]
-
-    def rich(self) -> RichTable:
-        """The table for a terminal."""
-        table = RichTable(title="Handwritten digits, figures times 100", title_justify="left")
-        table.add_column("")
-        for method in self.methods:
-            table.add_column(method, justify="right")
-        for title, lines in self.sections.items():
-            table.add_section()
-            table.add_row(f"[bold]{title}[/bold]")
-            for name, cells in lines:
-                table.add_row(f"  {name}", *cells)
-        return table
+def summarize(seeds: Sequence[Figures]) -> list[Line]:
+    """One line per question from the figures of at least two seeds."""
+    return [_line(question, seeds) for question in QUESTIONS]
 
 
-def tabulate(seeds: Sequence[Figures]) -> Table:
-    """The table of `seeds`, at least two."""
-    methods = tuple(seeds[0])
-    sections: dict[str, list[tuple[str, list[str]]]] = {title: [] for title in DATASETS.values()}
-    for line in LINES:
-        spreads = {name: Spread.of(each) for name, each in _values(seeds, line).items()}
-        cells = [str(spreads.get(method, DASH)) for method in methods]
-        sections[DATASETS[line.data]].append((line.name, cells))
-    return Table(methods, sections)
+def conclude(lines: Sequence[Line]) -> str:
+    """One sentence: which method leads on which question, and whether the lead is clear."""
+    groups: dict[str, list[str]] = {}
+    for line in lines:
+        groups.setdefault(line.verdict, []).append(line.question.text)
+    return _sentence("; ".join(f"{what} in {_joined(where)}" for what, where in groups.items()))
 
 
-def verdicts(seeds: Sequence[Figures]) -> list[Verdict]:
-    """The answer of `seeds`, at least two, to each of `QUESTIONS`."""
-    return [_verdict(question, seeds, line) for question, line in QUESTIONS.items()]
+def rich_table(lines: Sequence[Line]) -> RichTable:
+    """The table for a terminal."""
+    table = RichTable("", "", title="Handwritten digits, figures times 100", title_justify="left")
+    for method in lines[0].spreads:
+        table.add_column(method, justify="right")
+    for line in lines:
+        table.add_row(line.question.text, line.question.name, *map(str, line.spreads.values()))
+    return table
 
 
-def conclude(answers: Sequence[Verdict]) -> str:
-    """One sentence: where a method leads, and whether its lead is clear."""
-    clear: dict[str, list[str]] = {}
-    parts, unclear = [], []
-    for each in answers:
-        if not each.tied:
-            clear.setdefault(each.leader, []).append(each.question)
-        elif each.behind:
-            over, but = (_joined(map(_title, names)) for names in (each.behind, each.tied))
-            leader = _title(each.leader)
-            parts.append(
-                f"{leader} leads in {each.question}, clearly over {over} but not over {but}"
-            )
-        else:
-            unclear.append(each.question)
-    parts = [
-        *(f"{_title(name)} clearly leads in {_joined(asked)}" for name, asked in clear.items()),
-        *parts,
-        *([f"there is no clear difference in {_joined(unclear)}"] if unclear else []),
-    ]
-    sentence = "; ".join(parts)
-    return f"{sentence[0].upper()}{sentence[1:]}."
-
-
-def _verdict(question: str, seeds: Sequence[Figures], line: Line) -> Verdict:
-    values = _values(seeds, line)
-    if line.score == "epistemic":
-        values = _values(seeds, line._replace(score="aleatoric")) | values
-    sign = -1 if line.name.endswith("↓") else 1
+def _line(question: Question, seeds: Sequence[Figures]) -> Line:
+    values = {
+        METHODS.get(method, method): [_value(question, each[method]) for each in seeds]
+        for method in seeds[0]
+    }
+    sign = -1 if question.name.endswith("↓") else 1
     leader = max(values, key=lambda name: sign * fmean(values[name]))
     leads = {
-        name: Spread.of(
-            [sign * (best - other) for best, other in zip(values[leader], each, strict=True)]
-        )
+        name: Spread.of([sign * (a - b) for a, b in zip(values[leader], each, strict=True)])
         for name, each in values.items()
         if name != leader
     }
-    return Verdict(question, leader, leads)
+    return Line(question, {n: Spread.of(v) for n, v in values.items()}, leader, leads)
 
 
-def _values(seeds: Sequence[Figures], line: Line) -> dict[str, list[float]]:
-    """One value per seed for each method that has the figure of `line`."""
-    found: dict[str, list[float]] = {}
-    for figures in seeds:
-        for method, datasets in figures.items():
-            for each in datasets[line.data]:
-                if (each.task, each.score, each.metric) == line[2:]:
-                    found.setdefault(method, []).append(each.value)
-    return found
+def _value(question: Question, datasets: Mapping[str, Sequence[Measured]]) -> float:
+    found = {
+        each.score: each.value
+        for each in datasets[question.data]
+        if (each.task, each.metric) == (question.task, question.metric)
+    }
+    return next(found[score] for score in question.scores if score in found)
 
 
-def _title(method: str) -> str:
-    return TITLES.get(method, method)
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _joined(words: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -53,10 +54,8 @@ class Progress:
         if self.show:
             epochs = trained.history.epochs
             accuracy = epochs[trained.history.best_epoch].val_accuracy or 0.0
-            self.console.print(
-                f"  {len(epochs)} epochs in {trained.seconds:.1f} s, "
-                f"validation accuracy {accuracy:.1%}"
-            )
+            took = f"{len(epochs)} epochs in {trained.seconds:.1f} s"
+            self.console.print(f"  {took}, validation accuracy {accuracy:.1%}")
 
     def fails(self, what: str) -> None:
         """Report an error after which the run continues."""
@@ -73,7 +72,6 @@ def train_methods(
     network: Callable[[], Network],
     train: Samples,
     val: Samples,
-    *,
     seed: int,
     progress: Progress = SILENT,
 ) -> dict[str, Trained]:
@@ -92,15 +90,8 @@ def train_methods(
             torch.manual_seed(seed)
             classifier = Classifier(network(), method)
         # The networks are too small to gain from a GPU.
-        history = fit(
-            classifier,
-            train,
-            val,
-            seed=seed,
-            accelerator="cpu",
-            progress=progress.show,
-            **vars(training),
-        )
+        options: dict[str, Any] = {"seed": seed, "accelerator": "cpu", "progress": progress.show}
+        history = fit(classifier, train, val, **options, **vars(training))
         trained[method.name] = Trained(classifier, history, time.perf_counter() - started)
         progress.ends(trained[method.name])
     return trained

@@ -77,8 +77,8 @@ def choose(seed: int, progress: Progress) -> list[Row]:
             digits.network,
             data.train,
             data.val,
-            seed=seed,
-            progress=progress,
+            seed,
+            progress,
         )[method.name]
         measured += _validated(name, seed, trained, data)
         if (method, training) == (DAEDL(), digits.TRAINING):
@@ -101,13 +101,16 @@ def candidates() -> Iterator[tuple[str, Method, Training]]:
 
 def markdown(measured: Iterable[Row]) -> str:
     """Mean ± standard deviation over seeds, times 100, and the conclusion."""
-    seeds = _by_seed(measured)
-    content = table.tabulate(seeds)
-    lines = [f"| | {' | '.join(content.methods)} |", "|---" * (1 + len(content.methods)) + "|"]
-    for title, section in content.sections.items():
-        lines += [f"| {title}: {name} | {' | '.join(cells)} |" for name, cells in section]
-    verdicts = table.verdicts(seeds)
-    return "\n".join([*lines, "", table.conclude(verdicts), "", *(f"- {v}" for v in verdicts)])
+    lines = table.summarize(_by_seed(measured))
+    titles = list(lines[0].spreads)
+    cells = [
+        [line.question.text, line.question.name, *map(str, line.spreads.values())] for line in lines
+    ]
+    written = [["", "metric", *titles], ["---"] * (2 + len(titles)), *cells]
+    answers = [f"- {line}" for line in lines]
+    return "\n".join(
+        [*(f"| {' | '.join(each)} |" for each in written), "", table.conclude(lines), "", *answers]
+    )
 
 
 def _by_seed(measured: Iterable[Row]) -> list[table.Figures]:
