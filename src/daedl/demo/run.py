@@ -1,6 +1,7 @@
 """The demo: two moons and handwritten digits, a table and a report; about 90 seconds on one core."""
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -68,7 +69,11 @@ def run(
 def _records(results: Sequence[moons.Result | digits.Result]) -> list[dict[str, Any]]:
     """One record per measured value."""
     return [
-        {"seed": result.seed, "method": method, "data": data, **each._asdict()}
+        {
+            **{"seed": result.seed, "method": method, "data": data},
+            **each._asdict(),
+            "value": each.value if math.isfinite(each.value) else None,  # JSON has no NaN
+        }
         for result in results
         for method, datasets in result.measure().items()
         for data, figures in datasets.items()
