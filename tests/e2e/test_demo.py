@@ -64,7 +64,7 @@ def test_report_has_every_section_and_picture(written: tuple[Path, str]) -> None
     page = Page(html)
     assert page.sections == SECTIONS
     assert len(page.urls) == len(PICTURES) + 4 * 8  # four galleries of eight images
-    for text in ("Brier score", "density effect on 217 held-out", "Seeds 5, 6"):
+    for text in ("--quick", "Brier score", "density effect on 217 held-out", "Seeds 5, 6"):
         assert text in html
 
 

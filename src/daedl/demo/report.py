@@ -79,6 +79,7 @@ def render(
     lines: Sequence[Line],
     pictures: Mapping[str, bytes],
     seconds: float,
+    quick: bool,
 ) -> str:
     """Returns the report as HTML; `pictures` are the figures of `draw`, of the first seed."""
     runs = [(f"digits, seed {result.seed}", result.trained) for result in on_digits]
@@ -96,6 +97,7 @@ def render(
         runs=[("two moons", on_moons.trained), *runs],
         pictures={name: inline(png) for name, png in pictures.items()},
         seconds=seconds,
+        quick=quick,
         threads=torch.get_num_threads(),
         versions=[f"Python {platform.python_version()}"]
         + [f"{name} {version(name)}" for name in ("daedl", "torch", "scikit-learn")],

@@ -59,7 +59,7 @@ def run(
     values = {"two moons": _records([on_moons]), "digits": _records(on_digits)}
     write_atomically(out / "figures.json", json.dumps(values, indent=1).encode())
     seconds = time.perf_counter() - started
-    html = report.render(on_moons, on_digits, lines, pictures, seconds)
+    html = report.render(on_moons, on_digits, lines, pictures, seconds, quick)
     write_atomically(out / "report.html", html.encode())
     console.print(f"Done in {seconds:.0f} s. The report is at", style="bold")
     console.print(str(out / "report.html"), soft_wrap=True, highlight=False)
