@@ -1,21 +1,18 @@
 """Digits of the demo over several seeds, and the selection of their settings.
 
-    measure --seeds 5     append rows to digits.jsonl
-    choose --seeds 3      append rows to digits_choice.jsonl
-    show                  print the rows of digits.jsonl as a Markdown table, with the conclusion
-
 `choose` uses validation images of digits 0 to 7 only: no test images, no OOD images.
 """
 
-import argparse
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
+
+import typer
 
 from daedl import evaluate
 from daedl.cli.common import using_threads
@@ -28,31 +25,42 @@ from daedl.methods import DAEDL, EDL, Method, Softmax
 from daedl_bench import rows
 from daedl_bench.rows import Row
 
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; those with rows are skipped.")]
+Folder = Annotated[Path, typer.Option("--results", help="Folder of the rows.")]
 RESULTS = Path("benchmarks/results")
+MEASURED, CHOICE = "digits.jsonl", "digits_choice.jsonl"
+app = typer.Typer(no_args_is_help=True, help=__doc__)
+
+
+@app.command("measure")
+def measure_seeds(seeds: Seeds = 5, folder: Folder = RESULTS) -> None:
+    """Append the figures of each seed to digits.jsonl."""
+    _append(folder / MEASURED, seeds, measure)
+
+
+@app.command("choose")
+def choose_settings(seeds: Seeds = 3, folder: Folder = RESULTS) -> None:
+    """Append validation figures of every candidate to digits_choice.jsonl."""
+    _append(folder / CHOICE, seeds, choose)
+
+
+@app.command()
+def show(folder: Folder = RESULTS) -> None:
+    """Print the rows of digits.jsonl as a Markdown table, with the conclusion."""
+    print(markdown(rows.load(folder / MEASURED)))
 
 
 def main(argv: list[str]) -> int:
-    """Run the study; seeds whose rows exist are skipped."""
-    parser = argparse.ArgumentParser(
-        "digits", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("command", choices=("measure", "choose", "show"))
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (default 5)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the rows")
-    options = parser.parse_args(argv)
-    if options.command == "show":
-        print(markdown(rows.load(options.results / "digits.jsonl")))
-        return 0
-    study, name = {
-        "measure": (measure, "digits.jsonl"),
-        "choose": (choose, "digits_choice.jsonl"),
-    }[options.command]
-    path = options.results / name
+    """Run a command of the study."""
+    app(argv, standalone_mode=False)
+    return 0
+
+
+def _append(path: Path, seeds: int, study: Callable[[int, Progress], list[Row]]) -> None:
     done = {row.seed for row in rows.load(path)} if path.exists() else set()
     with using_threads(1):
-        for seed in sorted(set(range(options.seeds)) - done):
+        for seed in sorted(set(range(seeds)) - done):
             rows.append(path, study(seed, Progress()))
-    return 0
 
 
 def measure(seed: int, progress: Progress) -> list[Row]:

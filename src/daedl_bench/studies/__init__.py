@@ -1,1 +1,0 @@
-"""Studies: measurements beside the experiments, each a module with `main(argv)`."""
