@@ -2,7 +2,6 @@
 
 import base64
 import platform
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
@@ -10,7 +9,6 @@ from typing import NamedTuple
 import jinja2
 import numpy as np
 import torch
-from markupsafe import Markup, escape
 from torch import Tensor
 
 from daedl import figures
@@ -34,24 +32,6 @@ class Shown(NamedTuple):
     def source(self) -> str:
         """The image as a data URL."""
         return inline(figures.picture(self.image))
-
-
-def template(name: str, package: str = "daedl.demo") -> jinja2.Template:
-    """Returns the template `name` of `package`; values are escaped in HTML templates."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(package),
-        autoescape=lambda file: file is not None and file.endswith(".html.j2"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["marked"] = _marked
-    return environment.get_template(name)
-
-
-def _marked(text: str) -> Markup:
-    """Escape `text` and convert backticks to code elements."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def inline(png: bytes) -> str:
@@ -83,7 +63,14 @@ def render(
 ) -> str:
     """Returns the report as HTML; `pictures` are the figures of `draw`, of the first seed."""
     runs = [(f"digits, seed {result.seed}", result.trained) for result in on_digits]
-    return template("report.html.j2").render(
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("daedl.demo"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
         moons=on_moons,
         uncertainty=_mean_uncertainty(on_moons),
         ood_center=moons.OOD_CENTER,
