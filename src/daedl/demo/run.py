@@ -1,4 +1,4 @@
-"""The demo: two moons and handwritten digits, a table and a report; about 90 seconds on one core."""
+"""The demo: two moons and handwritten digits, a table and a report; under two minutes on one core."""
 
 import json
 import math
