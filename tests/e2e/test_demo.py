@@ -1,5 +1,6 @@
-"""The demo as a whole, trained for two epochs."""
+"""The whole demo, trained for two epochs."""
 
+import json
 import re
 import warnings
 from html.parser import HTMLParser
@@ -7,91 +8,99 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 
 from daedl import DensityWarning
+from daedl.cli.common import using_threads
 from daedl.demo import run as demo
-from daedl_bench import rows
 
 SECTIONS = {"moons", "table", "density", "digits", "meanings", "protocol"}
+PICTURES = {"two_moons", "two_moons_narrow", "density_scores", "reliability"}
 
 
 class Page(HTMLParser):
-    """What a page refers to, and the names of its sections."""
+    """URLs, tags and section ids of a page."""
 
-    def __init__(self) -> None:
+    def __init__(self, html: str) -> None:
         super().__init__()
-        self.addresses: list[str] = []
+        self.urls: list[str] = []
         self.tags: set[str] = set()
         self.sections: set[str] = set()
+        self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         for name, value in attrs:
             if name in ("src", "href", "srcset", "data", "poster", "action"):
-                self.addresses.append(value or "")
+                self.urls.append(value or "")
             if name == "id" and tag == "section":
                 self.sections.add(value or "")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Path of the report, and the terminal output."""
     text = StringIO()
     out = tmp_path_factory.mktemp("demo") / "a" / "b"
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    # Two epochs may well leave features on which a density does too little or too much.
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), using_threads(1):
+        # After two epochs the density may scale known images too much or too little.
         warnings.simplefilter("ignore", DensityWarning)
-        path = demo.run(out, quick=True, console=Console(file=text, width=80))
-    torch.set_num_threads(threads)
+        path = demo.run(out, seed=5, seeds=2, quick=True, console=Console(file=text, width=80))
     return path, text.getvalue()
 
 
-def test_the_report_needs_no_other_file(made: tuple[Path, str]) -> None:
-    html = made[0].read_text()
-    page = Page()
-    page.feed(html)
-    assert page.addresses
-    assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
+def test_report_is_self_contained(written: tuple[Path, str]) -> None:
+    html = written[0].read_text()
+    page = Page(html)
+    assert page.urls
+    assert all(url.startswith("data:image/png;base64,") for url in page.urls)
     assert not page.tags & {"script", "link", "iframe", "object"}
     assert not re.search(r"https?://|@import|url\(|file:", html)
-    assert str(made[0].parent) not in html
+    assert str(written[0].parent) not in html
 
 
-def test_the_report_has_every_section(made: tuple[Path, str]) -> None:
-    html = made[0].read_text()
-    page = Page()
-    page.feed(html)
+def test_report_has_every_section_and_picture(written: tuple[Path, str]) -> None:
+    html = written[0].read_text()
+    page = Page(html)
     assert page.sections == SECTIONS
-    # Moons wide and narrow, two figures, four rows of eight digits.
-    assert len(page.addresses) == 4 + 4 * 8
-    for text in ("Brier score", "density effect on 217 held-out", "865 / 217 / 361", "Seed 0"):
+    assert len(page.urls) == len(PICTURES) + 4 * 8  # four galleries of eight images
+    for text in ("--quick", "Brier score", "density effect on 217 held-out", "Seeds 5, 6"):
         assert text in html
 
 
-def test_figures_and_rows_lie_beside_it(made: tuple[Path, str]) -> None:
-    folder = made[0].parent
-    names = {path.name for path in folder.iterdir()}
-    pictures = {"two_moons", "two_moons_narrow", "density_scores", "reliability"}
-    assert names == {"report.html", "rows.jsonl", *(f"{name}.png" for name in pictures)}
-    found = rows.load(folder / "rows.jsonl")
-    assert {row.method for row in found} == {"softmax", "edl", "daedl"}
-    assert {row.experiment for row in found} == {"two-moons", "digits"}
-    assert all(row.value is not None and row.threads == 1 for row in found)
+def test_terminal_and_report_show_the_same_table_and_conclusion(written: tuple[Path, str]) -> None:
+    path, text = written
+    html = path.read_text()
+    cells = re.findall(r"\d+\.\d ± \d+\.\d", text.partition("┏")[2])
+    assert len(cells) == 5 * 3
+    assert all(cell in html for cell in cells)
+    conclusion = " ".join(text.partition("└")[2].partition("\n")[2].split("Done in")[0].split())
+    assert "clearly leads in" in conclusion
+    assert conclusion in html
 
 
-def test_the_terminal_shows_one_table_and_where_the_report_is(made: tuple[Path, str]) -> None:
-    path, text = made
+def test_terminal_ends_with_the_path(written: tuple[Path, str]) -> None:
+    path, text = written
     assert path.is_absolute()
-    assert text.count("┏") == 1
-    for line in ("digits · daedl", "accuracy ↑", "against digits 8, 9", "against uniform noise"):
-        assert line in text
     assert text.rstrip().endswith(str(path))
 
 
-def test_a_folder_that_cannot_be_made_is_refused_before_training(tmp_path: Path) -> None:
+def test_figures_and_values_are_beside_the_report(written: tuple[Path, str]) -> None:
+    folder = written[0].parent
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"report.html", "figures.json", *(f"{name}.png" for name in PICTURES)}
+    values = json.loads((folder / "figures.json").read_text())
+    assert {each["seed"] for each in values["two moons"]} == {5}
+    assert {each["seed"] for each in values["digits"]} == {5, 6}
+    assert {each["method"] for each in values["digits"]} == {"softmax", "edl", "daedl"}
+
+
+def test_unwritable_folder_is_rejected_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"cannot write into the folder .* choose another"):
+    with pytest.raises(OSError, match="--out"):
         demo.run(tmp_path / "file" / "demo")
+
+
+def test_one_seed_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least 2"):
+        demo.run(tmp_path, seeds=1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,11 +17,10 @@ from daedl.networks import MLP
 from daedl.prediction import Prediction
 from daedl.spectral import SpectralNorm
 
-# The plane that is drawn and the cluster of others: those of the SNGP tutorial (Liu et al., 2020),
-# whose two moons the paper takes up.
+# Plotted range and OOD cluster of the SNGP tutorial (Liu et al., 2020), which the paper follows.
 X_RANGE, Y_RANGE = (-3.5, 3.5), (-2.5, 2.5)
 OOD_CENTER, OOD_DEVIATION, OOD_SAMPLES = (2.5, -1.75), 0.1, 100
-# A point of the plane is far if no training point is this near: five deviations of the noise (chosen).
+# Minimum distance of a "far" point from all training points: five noise deviations (chosen).
 FAR = 0.5
 
 
@@ -29,16 +29,16 @@ class Settings:
     """Data, network and training.
 
     Attributes:
-        methods: a panel of the figure each, all trained alike.
-        samples: training points; half as many for validation, and for the test.
-        noise: standard deviation of the points about their moon.
+        methods: one panel of the figure per method; all share `training`.
+        samples: training points; validation and test have half as many each.
+        noise: standard deviation of the points around their moon.
         hidden: widths of the network's hidden layers.
     """
 
     methods: tuple[Method, ...] = (
         Softmax(),
         EDL(),
-        # With the paper's coefficient of 1 the network can't bend enough; 3 is DDU's.
+        # The paper's coefficient of 1 underfits the curved boundary; 3 is DDU's.
         DAEDL(spectral=SpectralNorm(coefficient=3.0)),
     )
     samples: int = 1000
@@ -49,7 +49,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Moons:
-    """Points (N, 2) with classes (N,), and the cluster of others (M, 2)."""
+    """Points (N, 2) with classes (N,), and the OOD cluster (M, 2)."""
 
     train: Samples
     val: Samples
@@ -64,7 +64,7 @@ class Moons:
 
 @dataclass(frozen=True)
 class Result:
-    """The data, and the trained classifiers by the method's name."""
+    """One seed: the data, and the trained classifiers by method name."""
 
     seed: int
     settings: Settings
@@ -72,50 +72,43 @@ class Result:
     trained: Mapping[str, Trained]
 
     def measure(self) -> dict[str, dict[str, list[Measured]]]:
-        """Figures by method and data set: the test points, the cluster, the plane far from the data."""
-        found = {}
+        """Returns all figures by method name and dataset: test points, OOD cluster, far points."""
+        points, targets = self.data.test
+        measured = {}
         for name, trained in self.trained.items():
-            points, targets = self.data.test
-            inside, outside = (trained.classifier.predict(x) for x in (points, self.data.ood))
-            found[name] = {
+            predict = trained.classifier.predict
+            inside, outside = predict(points), predict(self.data.ood)
+            measured[name] = {
                 "test": [*evaluate.classification(inside, targets), _mean_variance(inside)],
                 "cluster": [*evaluate.ood_detection(inside, outside), _mean_variance(outside)],
-                "far": [_mean_variance(trained.classifier.predict(self.data.far()))],
+                "far": [_mean_variance(predict(self.data.far()))],
             }
-        return found
+        return measured
 
 
 def load(seed: int, settings: Settings) -> Moons:
-    """Draw the points; training, validation and test come from streams of their own."""
+    """Draw training, validation, test and OOD points from independent streams of `seed`."""
     half = settings.samples // 2
-    streams = np.random.SeedSequence(seed).generate_state(4)
+    *streams, ood_stream = np.random.SeedSequence(seed).generate_state(4)
     train, val, test = (
         _moons(count, settings.noise, int(stream))
-        for count, stream in zip((settings.samples, half, half), streams, strict=False)
+        for count, stream in zip((settings.samples, half, half), streams, strict=True)
     )
-    drawn = np.random.default_rng(streams[3]).normal(
-        OOD_CENTER, OOD_DEVIATION, size=(OOD_SAMPLES, 2)
-    )
-    return Moons(train, val, test, torch.tensor(drawn, dtype=torch.float32))
+    ood = np.random.default_rng(ood_stream).normal(OOD_CENTER, OOD_DEVIATION, (OOD_SAMPLES, 2))
+    return Moons(train, val, test, torch.tensor(ood, dtype=torch.float32))
 
 
 def run(seed: int, settings: Settings, progress: Progress = SILENT) -> Result:
-    """Train the methods on points drawn with `seed`."""
+    """Train all methods on points drawn with `seed`."""
     data = load(seed, settings)
-    trained = train_methods(
-        "two moons",
-        dict.fromkeys(settings.methods, settings.training),
-        lambda: MLP(2, 2, settings.hidden),
-        data.train,
-        data.val,
-        seed=seed,
-        progress=progress,
-    )
+    plan = dict.fromkeys(settings.methods, settings.training)
+    network = partial(MLP, 2, 2, settings.hidden)
+    trained = train_methods("two moons", plan, network, data.train, data.val, seed, progress)
     return Result(seed, settings, data, trained)
 
 
 def variance(prediction: Prediction) -> Tensor:
-    """The figure's uncertainty (B,): predictive variance as a share of the largest possible.
+    """Uncertainty of the figure (B,): predictive variance as a fraction of its maximum.
 
         Σ_c m_c (1 − m_c) / (1 − 1/C)
 
@@ -126,12 +119,12 @@ def variance(prediction: Prediction) -> Tensor:
 
 
 def plane(trained: Trained, points: int = 200) -> Tensor:
-    """`variance` over the plane, (points, points): rows go along y, columns along x."""
+    """`variance` over the plane, (points, points): rows along y, columns along x."""
     return variance(trained.classifier.predict(grid(points).reshape(-1, 2))).reshape(points, points)
 
 
 def grid(points: int) -> Tensor:
-    """(points, points, 2): rows go along y, columns along x."""
+    """Coordinates of the plane (points, points, 2): rows along y, columns along x."""
     x, y = (torch.linspace(*ends, points) for ends in (X_RANGE, Y_RANGE))
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
 

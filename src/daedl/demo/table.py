@@ -1,75 +1,148 @@
-"""The table of results: measures down, methods across, for the terminal and the report alike."""
+"""The digits table: mean ± standard deviation over seeds, and the conclusion drawn from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import NamedTuple
 
 from rich.table import Table as RichTable
 
+from daedl.demo.digits import TITLES as DATASETS
 from daedl.evaluate import Measured
+from daedl.figures import TITLES as METHODS
 
-DASH = "–"
-# What a line shows: its name, and the fields of the row that it is read from.
-CLASSIFICATION = (
-    ("accuracy ↑", "classification", "labels", "accuracy"),
-    ("Brier score ↓", "classification", "probs", "brier"),
-    ("misclassification AUPR ↑", "misclassification", "aleatoric", "aupr"),
+Figures = Mapping[str, Mapping[str, Sequence[Measured]]]  # of one seed, by method and dataset
+CLEAR = 2.0  # standard deviations that a clear lead exceeds (chosen)
+
+
+class Question(NamedTuple):
+    """What a line of the table compares.
+
+    Attributes:
+        text: the question, as in "DAEDL leads in ...".
+        name: the metric and its direction.
+        data, task, metric: the figure.
+        scores: of these the first that a method has.
+    """
+
+    text: str
+    name: str
+    data: str
+    task: str
+    metric: str
+    scores: tuple[str, ...]
+
+
+PROBS, UNCERTAINTY = ("probs",), ("epistemic", "aleatoric")  # softmax has no epistemic score
+QUESTIONS = (
+    Question("predicting classes", "accuracy ↑", "test", "classification", "accuracy", ("labels",)),
+    Question("probabilities", "Brier score ↓", "test", "classification", "brier", PROBS),
+    Question("calibration", "ECE ↓", "test", "calibration", "ece", PROBS),
+    *(
+        Question(f"detecting {DATASETS[data]}", "AUROC ↑", data, "ood", "auroc", UNCERTAINTY)
+        for data in ("unknown", "noise")
+    ),
 )
-DETECTION = tuple(
-    (f"{metric.upper()}, {score} ↑", "ood", score, metric)
-    for metric in ("aupr", "auroc")
-    for score in ("aleatoric", "epistemic")
-)
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation (with n − 1 in the denominator) over seeds, at least two."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """The spread of one value per seed."""
+        return cls(fmean(values), stdev(values))
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f} ± {100 * self.deviation:.1f}"
 
 
 @dataclass(frozen=True)
-class Section:
-    """Lines on one data set: the name of each, and its cell for each method."""
+class Line:
+    """A line of the table.
 
-    title: str
-    lines: tuple[tuple[str, tuple[str, ...]], ...]
+    Attributes:
+        spreads: by title of the method.
+        leader: method with the best mean.
+        leads: of the leader over each other method. Differences are computed per seed, because the
+            methods share splits and initial weights.
+    """
 
+    question: Question
+    spreads: Mapping[str, Spread]
+    leader: str
+    leads: Mapping[str, Spread]
 
-@dataclass(frozen=True)
-class Table:
-    """Figures times 100 as text, a column for each method."""
+    @property
+    def verdict(self) -> str:
+        """The leader, and over which methods its lead is clear."""
+        clear = [name for name, each in self.leads.items() if each.mean > CLEAR * each.deviation]
+        tied = [name for name in self.leads if name not in clear]
+        if not clear:
+            return "no method clearly leads"
+        if not tied:
+            return f"{self.leader} clearly leads"
+        return f"{self.leader} clearly leads {_joined(clear)} but not {_joined(tied)}"
 
-    title: str
-    methods: tuple[str, ...]
-    sections: tuple[Section, ...]
-
-    def rich(self) -> RichTable:
-        """The table for a terminal."""
-        table = RichTable(title=self.title, title_justify="left")
-        table.add_column("")
-        for method in self.methods:
-            table.add_column(method, justify="right")
-        for section in self.sections:
-            table.add_section()
-            table.add_row(f"[bold]{section.title}[/bold]")
-            for name, cells in section.lines:
-                table.add_row(f"  {name}", *cells)
-        return table
-
-
-def tabulate(
-    figures: Mapping[str, Mapping[str, Sequence[Measured]]],
-    title: str,
-    sections: Sequence[tuple[str, str]],
-) -> Table:
-    """The table of one run; `sections` pairs each data set, "test" first, with its title."""
-    made = []
-    for data, heading in sections:
-        values = {
-            method: {each[:3]: each.value for each in sets[data]}
-            for method, sets in figures.items()
-        }
-        lines = tuple(
-            (name, tuple(_cell(values[method].get(tuple(which))) for method in figures))
-            for name, *which in (CLASSIFICATION if data == "test" else DETECTION)
-        )
-        made.append(Section(heading, lines))
-    return Table(title, tuple(figures), tuple(made))
+    def __str__(self) -> str:
+        leads = _joined(f"{name} by {lead}" for name, lead in self.leads.items())
+        return _sentence(f"{self.question.text}: {self.leader} leads {leads}; {self.verdict}")
 
 
-def _cell(value: float | None) -> str:
-    return DASH if value is None else f"{100 * value:.2f}"
+def summarize(seeds: Sequence[Figures]) -> list[Line]:
+    """One line per question from the figures of at least two seeds."""
+    return [_line(question, seeds) for question in QUESTIONS]
+
+
+def conclude(lines: Sequence[Line]) -> str:
+    """One sentence: which method leads on which question, and whether the lead is clear."""
+    groups: dict[str, list[str]] = {}
+    for line in lines:
+        groups.setdefault(line.verdict, []).append(line.question.text)
+    return _sentence("; ".join(f"{what} in {_joined(where)}" for what, where in groups.items()))
+
+
+def rich_table(lines: Sequence[Line]) -> RichTable:
+    """The table for a terminal."""
+    table = RichTable("", "", title="Handwritten digits, figures times 100", title_justify="left")
+    for method in lines[0].spreads:
+        table.add_column(method, justify="right")
+    for line in lines:
+        table.add_row(line.question.text, line.question.name, *map(str, line.spreads.values()))
+    return table
+
+
+def _line(question: Question, seeds: Sequence[Figures]) -> Line:
+    values = {
+        METHODS.get(method, method): [_value(question, each[method]) for each in seeds]
+        for method in seeds[0]
+    }
+    sign = -1 if question.name.endswith("↓") else 1
+    leader = max(values, key=lambda name: sign * fmean(values[name]))
+    leads = {
+        name: Spread.of([sign * (a - b) for a, b in zip(values[leader], each, strict=True)])
+        for name, each in values.items()
+        if name != leader
+    }
+    return Line(question, {n: Spread.of(v) for n, v in values.items()}, leader, leads)
+
+
+def _value(question: Question, datasets: Mapping[str, Sequence[Measured]]) -> float:
+    found = {
+        each.score: each.value
+        for each in datasets[question.data]
+        if (each.task, each.metric) == (question.task, question.metric)
+    }
+    return next(found[score] for score in question.scores if score in found)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _joined(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,4 +1,4 @@
-"""One method trained on one data set, the step that every experiment here shares."""
+"""Training several methods on the same data, with progress messages."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ from daedl.methods import Method
 from daedl.networks import Network
 from daedl.training import History, fit
 
-Samples = tuple[Tensor, Tensor]
+Samples = tuple[Tensor, Tensor]  # inputs (N, ...) and classes (N,)
 
 
 @dataclass(frozen=True)
 class Training:
-    """How to train: arguments of `daedl.fit`."""
+    """Arguments of `daedl.fit`."""
 
     max_epochs: int
     batch_size: int
@@ -30,44 +30,37 @@ class Training:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained classifier, how training went and the seconds that it took."""
+    """A trained classifier, its training history, and the seconds that training took."""
 
     classifier: Classifier
     history: History
     seconds: float
 
-    @property
-    def epochs(self) -> int:
-        """Epochs that were run."""
-        return len(self.history.epochs)
-
 
 @dataclass(frozen=True)
 class Progress:
-    """Where and whether to say how far an experiment is: a line a method, then the bars of `fit`."""
+    """Progress messages: one line per training, and the progress bars of `fit`; none unless `show`."""
 
     console: Console = field(default_factory=Console)
     show: bool = True
 
     def starts(self, title: str) -> None:
-        """A method's training begins."""
+        """Announce a training."""
         if self.show:
             self.console.print(f"[bold]{title}[/bold]")
 
+    def ends(self, trained: Trained) -> None:
+        """Print the result of a training."""
+        if self.show:
+            epochs = trained.history.epochs
+            accuracy = epochs[trained.history.best_epoch].val_accuracy or 0.0
+            took = f"{len(epochs)} epochs in {trained.seconds:.1f} s"
+            self.console.print(f"  {took}, validation accuracy {accuracy:.1%}")
+
     def fails(self, what: str) -> None:
-        """Something failed, and the rest goes on."""
+        """Report an error after which the run continues."""
         if self.show:
             self.console.print(f"failed: {what}", style="red", markup=False)
-
-    def ends(self, trained: Trained) -> None:
-        """A method's training is done."""
-        if self.show:
-            history = trained.history
-            accuracy = history.epochs[history.best_epoch].val_accuracy or 0.0
-            self.console.print(
-                f"  {trained.epochs} epochs in {trained.seconds:.1f} s, "
-                f"validation accuracy {accuracy:.1%}"
-            )
 
 
 SILENT = Progress(show=False)
@@ -79,37 +72,26 @@ def train_methods(
     network: Callable[[], Network],
     train: Samples,
     val: Samples,
-    *,
     seed: int,
     progress: Progress = SILENT,
-) -> Mapping[str, Trained]:
-    """Train each method of `plan` on (inputs, targets) from the same initial weights.
+) -> dict[str, Trained]:
+    """Train each method of `plan` from the same initial weights; returns them by method name.
 
-    Returns them by the method's name. `network` builds a new network; `seed` decides its weights and
-    the order of the samples.
+    Arguments:
+        experiment: title of the progress messages.
+        network: builds an untrained network.
+        seed: determines initial weights and the order of the samples.
     """
     trained = {}
     for method, training in plan.items():
         progress.starts(f"{experiment} · {method.name}")
-        trained[method.name] = _train(method, network, train, val, training, seed, progress.show)
+        started = time.perf_counter()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            classifier = Classifier(network(), method)
+        # The networks are too small to gain from a GPU.
+        options: dict[str, Any] = {"seed": seed, "accelerator": "cpu", "progress": progress.show}
+        history = fit(classifier, train, val, **options, **vars(training))
+        trained[method.name] = Trained(classifier, history, time.perf_counter() - started)
         progress.ends(trained[method.name])
     return trained
-
-
-def _train(
-    method: Method,
-    network: Callable[[], Network],
-    train: Samples,
-    val: Samples,
-    training: Training,
-    seed: int,
-    bars: bool,
-) -> Trained:
-    started = time.perf_counter()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        classifier = Classifier(network(), method)
-    options: dict[str, Any] = vars(training)
-    # These networks are too small for a GPU to help.
-    history = fit(classifier, train, val, seed=seed, accelerator="cpu", progress=bars, **options)
-    return Trained(classifier, history, time.perf_counter() - started)

@@ -53,18 +53,18 @@ def test_options_reach_the_demo_and_threads_are_put_back(
 ) -> None:
     seen: list[object] = []
 
-    def run(out: Path, seed: int, quick: bool) -> None:
-        seen.extend([out, seed, quick, torch.get_num_threads()])
+    def run(out: Path, seed: int, seeds: int, quick: bool) -> None:
+        seen.extend([out, seed, seeds, quick, torch.get_num_threads()])
 
     monkeypatch.setattr(demo, "run", run)
     before = torch.get_num_threads()
-    arguments = ["demo", "--out", str(tmp_path), "--seed", "7", "--threads", "1"]
+    arguments = ["demo", "--out", str(tmp_path), "--seed", "7", "--seeds", "2", "--threads", "1"]
     assert runner.invoke(app, arguments).exit_code == 0
-    assert seen == [tmp_path, 7, False, 1]
+    assert seen == [tmp_path, 7, 2, False, 1]
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize("option", [["--seed", "-1"], ["--threads", "0"]])
+@pytest.mark.parametrize("option", [["--seed", "-1"], ["--seeds", "1"], ["--threads", "0"]])
 def test_senseless_numbers_are_refused(option: list[str]) -> None:
     assert runner.invoke(app, ["demo", *option]).exit_code == 2
 
