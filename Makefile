@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types check speed clean
+.PHONY: demo test quick lint types check speed clean
 
 demo: $(READY)
 	$(BIN)/daedl demo --out demo
@@ -18,7 +18,11 @@ types: $(READY)
 	$(BIN)/mypy
 
 check: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
+
+# Between edits: lint, and the unit tests that take no more than a moment.
+quick: lint
+	$(BIN)/python -m pytest -n auto -m "not slow" tests/unit
 
 speed: $(READY)
 	$(BIN)/python -m daedl_bench study speed

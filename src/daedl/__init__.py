@@ -3,36 +3,65 @@
 model = daedl.Classifier(daedl.networks.ConvNet(in_channels=1, num_classes=10))
 daedl.fit(model, train_loader, val_loader)
 p = model.predict(images)
+
+Names are imported when they are used, so that `import daedl` costs nothing and `daedl --help` needs no torch.
 """
 
+from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from daedl import (
-    density,
-    losses,
-    methods,
-    metrics,
-    networks,
-)
-from daedl.checks import NotFittedError
-from daedl.classifier import Classifier
-from daedl.data import DataWarning, ImageSet, Preprocess
-from daedl.density import DensityEffect, DensityWarning
-from daedl.dirichlet import Dirichlet
-from daedl.members import ensemble
-from daedl.outputs import Outputs, collect
-from daedl.prediction import Prediction
-from daedl.selective import MaxErrorRate, MaxRejectionRate, Thresholds
-from daedl.spectral import SpectralNorm, lipschitz_bound, remove_spectral_norm, spectral_normalize
-from daedl.training import History, fit
-
 if TYPE_CHECKING:
+    from daedl import density, losses, methods, metrics, networks
+    from daedl.checks import DataWarning, NotFittedError
+    from daedl.classifier import Classifier
+    from daedl.data import ImageSet, Preprocess
+    from daedl.density import DensityEffect, DensityWarning
+    from daedl.dirichlet import Dirichlet
     from daedl.estimator import DAEDLClassifier
+    from daedl.members import ensemble
+    from daedl.outputs import Outputs
+    from daedl.prediction import Prediction
+    from daedl.selective import MaxErrorRate, MaxRejectionRate, Thresholds
+    from daedl.spectral import (
+        SpectralNorm,
+        lipschitz_bound,
+        remove_spectral_norm,
+        spectral_normalize,
+    )
+    from daedl.training import Callback, History, fit
+
+_SUBMODULES = ("density", "losses", "methods", "metrics", "networks")
+# The module that defines each public name.
+_SOURCES = {
+    "Callback": "training",
+    "Classifier": "classifier",
+    "DAEDLClassifier": "estimator",
+    "DataWarning": "checks",
+    "DensityEffect": "density",
+    "DensityWarning": "density",
+    "Dirichlet": "dirichlet",
+    "History": "training",
+    "ImageSet": "data",
+    "MaxErrorRate": "selective",
+    "MaxRejectionRate": "selective",
+    "NotFittedError": "checks",
+    "Outputs": "outputs",
+    "Prediction": "prediction",
+    "Preprocess": "data",
+    "SpectralNorm": "spectral",
+    "Thresholds": "selective",
+    "ensemble": "members",
+    "fit": "training",
+    "lipschitz_bound": "spectral",
+    "remove_spectral_norm": "spectral",
+    "spectral_normalize": "spectral",
+}
 
 __version__ = version("daedl")
 
 __all__ = [
+    "Callback",
     "Classifier",
     "DAEDLClassifier",
     "DataWarning",
@@ -49,7 +78,6 @@ __all__ = [
     "Preprocess",
     "SpectralNorm",
     "Thresholds",
-    "collect",
     "density",
     "ensemble",
     "fit",
@@ -64,9 +92,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the scikit-learn estimator when it is used: scikit-learn takes half a second to import."""
-    if name == "DAEDLClassifier":
-        from daedl.estimator import DAEDLClassifier  # noqa: PLC0415
+    if name in _SUBMODULES:
+        return import_module(f"daedl.{name}")
+    if name not in _SOURCES:
+        raise AttributeError(f"module 'daedl' has no attribute {name!r}")
+    value = getattr(import_module(f"daedl.{_SOURCES[name]}"), name)
+    globals()[name] = value
+    return value
 
-        return DAEDLClassifier
-    raise AttributeError(f"module 'daedl' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -19,12 +19,13 @@ from torch import nn
 from typer.testing import CliRunner
 
 import daedl
-from daedl import data, export, methods
+from daedl import export, methods
 from daedl import selective as thresholds
 from daedl.cli.export import export as command
 from daedl.export import files, onnx_file
 from daedl.networks import MLP, ConvNet, FeatureModule
 from daedl.spectral import normalization
+from daedl_bench import datasets as data
 
 SETTINGS = {
     "adats": {"epochs": 1},
@@ -452,7 +453,7 @@ def test_a_thousand_real_images(tmp_path):
     if not data.present("mnist", "train") or not data.present("mnist", "test"):
         pytest.skip("mnist is not there")
     train, test = (data.load("mnist", split, download=False) for split in ("train", "test"))
-    images, labels = train.images[:900].float() / 255, train.labels[:900]
+    images, labels = train.images[:900], train.labels[:900]
     torch.manual_seed(0)
     model = daedl.Classifier(ConvNet(1, 10, channels=16), "daedl", leave_one_out=True)
     parts = (images[:600], labels[:600]), (images[600:], labels[600:])
@@ -461,7 +462,7 @@ def test_a_thousand_real_images(tmp_path):
         daedl.fit(model, *parts, max_epochs=3, accelerator="cpu", progress=False)
     model.calibrate([parts[1]])
     export.to_onnx(model, tmp_path / "m.onnx")
-    real = test.images[:1000].float() / 255
+    real = test.images[:1000]
     found = run(tmp_path / "m.onnx", real)
     assert_same(model, real, found)
     assert 0 < found["accept"].double().mean() < 1

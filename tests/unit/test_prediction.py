@@ -1,10 +1,15 @@
 """What a prediction holds, and that larger scores always mean less certain."""
 
+import json
+from dataclasses import replace
+
 import mpmath
+import numpy as np
 import pytest
 import torch
 
 from daedl.prediction import Prediction
+from daedl.selective import MaxRejectionRate, Thresholds
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
 
@@ -79,3 +84,81 @@ def test_several_that_are_nearly_sure_do_not_tie():
             sum(q * mpmath.log(q / m) for s in sets for q, m in zip(s, mean, strict=True)) / 2
         )
     assert float(p.epistemic) == pytest.approx(float(expected), rel=1e-3)
+
+
+@pytest.fixture
+def calibrated():
+    thresholds = Thresholds({"epistemic": -1.5}, MaxRejectionRate(0.1), 10, 0.9, 0.0)
+    p = Prediction.from_dirichlet(LOGITS, density_score=torch.tensor([0.9, 0.1]))
+    return replace(p, thresholds=thresholds, class_names=["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (1, [1]),
+        (-2, [0]),
+        (slice(None, None, 2), [0]),
+        (torch.tensor([False, True]), [1]),
+        (torch.tensor([1, 0]), [1, 0]),
+        ([1], [1]),
+    ],
+)
+def test_indexing_selects_inputs(calibrated, index, expected):
+    part = calibrated[index]
+    assert torch.equal(part.probs, calibrated.probs[expected])
+    assert torch.equal(part.density_score, calibrated.density_score[expected])
+    assert part.reason == [calibrated.reason[i] for i in expected]
+    assert part.class_names == calibrated.class_names
+
+
+def test_an_index_out_of_range_is_an_error(calibrated):
+    with pytest.raises(IndexError):
+        calibrated[2]
+    assert [len(each) for each in calibrated] == [1, 1]
+
+
+def test_equality(calibrated):
+    assert calibrated == replace(calibrated)
+    assert calibrated == calibrated[:]
+    assert calibrated != calibrated[:1]
+    assert calibrated != replace(calibrated, density_score=None)
+    assert calibrated != replace(calibrated, class_names=None)
+    assert calibrated != replace(calibrated, probs=calibrated.probs + 1e-9)
+    assert calibrated != "prediction"
+
+
+def test_to_converts_all_tensors_but_labels(calibrated):
+    single = calibrated.to(torch.float32)
+    assert single.probs.dtype == single.log_alpha.dtype == torch.float32
+    assert single.labels.dtype == torch.int64
+    assert calibrated.to("meta").probs.device.type == "meta"
+
+
+def test_names_are_those_of_commands_server_and_graphs(calibrated):
+    names = ["label", "probs", "aleatoric", "epistemic", "log_alpha", "alpha0", "density_score"]
+    assert list(calibrated.columns()) == [*names, "accept"]
+    arrays = calibrated.numpy()
+    assert isinstance(arrays["alpha0"], np.ndarray)
+    np.testing.assert_allclose(arrays["alpha0"], LOGITS.exp().sum(-1))
+    lists = calibrated.to_dict()
+    assert lists["class_name"] == ["a", "a"]
+    assert lists["reason"] == calibrated.reason
+    assert json.loads(json.dumps(lists)) == lists
+
+
+def test_records(calibrated):
+    first, second = calibrated.records()
+    assert first["class_name"] == "a"
+    assert first["probability"] == first["probs"]["a"] == float(calibrated.probs[0, 0])
+    assert (first["accept"], second["accept"]) == (True, False)
+    assert second["reason"] == "unlike the training data"
+    huge = Prediction.from_dirichlet(torch.tensor([[1e4, 0.0]])).records()[0]
+    assert np.isfinite(huge["alpha0"])
+    json.dumps(huge, allow_nan=False)
+
+
+def test_frames_have_one_row_per_input(calibrated):
+    frame = calibrated.to_frame()
+    assert frame["probs.b"].tolist() == calibrated.probs[:, 1].tolist()
+    assert frame["accept"].tolist() == [True, False]

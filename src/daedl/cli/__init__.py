@@ -1,22 +1,52 @@
-"""The command line."""
+"""The command line. Each command is a module of this package, imported when it runs."""
 
-from pathlib import Path
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from daedl import __version__
-from daedl.cli import (
-    calibrate,
-    evaluate,
-    export,
-    predict,
-    serve,
-    train,
-)
-from daedl.cli.common import report_errors, using_threads
+# Commands with their summaries, which help shows without importing torch.
+COMMANDS = {
+    "train": "Train a classifier on a folder of images.",
+    "evaluate": "Measure accuracy, calibration and OOD detection.",
+    "calibrate": "Choose which predictions to accept, on held-out images.",
+    "predict": "Predict classes and uncertainties of images.",
+    "export": "Write a model as one ONNX or torch.export graph.",
+    "serve": "Serve a model over HTTP, with a web page.",
+    "demo": "Train three methods on two moons and digits; write a report.",
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group that imports a command's module when the command runs, not to list it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command that has a summary only, for help; `resolve_command` returns the real one."""
+        del ctx
+        summary = COMMANDS.get(cmd_name)
+        return None if summary is None else TyperCommand(cmd_name, help=summary)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Import the command that is run; suggest names for an unknown one."""
+        if args[0] in COMMANDS:
+            return args[0], _load(args[0]), args[1:]
+        return super().resolve_command(ctx, args)
+
+
+def _load(name: str) -> Any:
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    single.command(name)(getattr(import_module(f"daedl.cli.{name}"), name))
+    return typer.main.get_command(single)
+
 
 app = typer.Typer(
+    cls=LazyGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -26,6 +56,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from daedl import __version__  # noqa: PLC0415
+
         typer.echo(f"daedl {__version__}")
         raise typer.Exit
 
@@ -40,33 +72,3 @@ def main(
     ] = False,
 ) -> None:
     """Density aware evidential deep learning: a classifier that knows when it doesn't know."""
-
-
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("calibrate")(calibrate.calibrate)
-app.command("predict")(predict.predict)
-app.command("export")(export.export)
-app.command("serve")(serve.serve)
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the report; made if need be.")] = Path(
-        "demo"
-    ),
-    # scikit-learn takes seeds below 2**32; the last one is seed + seeds - 1.
-    seed: Annotated[int, typer.Option(min=0, max=2**31, help="First seed.")] = 0,
-    seeds: Annotated[int, typer.Option(min=2, max=1000, help="Number of seeds for digits.")] = 3,
-    # The networks are too small to gain from more threads, and on a busy machine threads that wait
-    # for each other made the demo five times slower.
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Train for two epochs, to check that everything runs.")
-    ] = False,
-) -> None:
-    """Train softmax, EDL and DAEDL on two moons and on digits, and write a report with figures."""
-    with report_errors(OSError), using_threads(threads):
-        from daedl.demo.run import run  # noqa: PLC0415 (matplotlib takes a second)
-
-        run(out, seed, seeds, quick)

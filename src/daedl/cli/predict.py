@@ -90,6 +90,6 @@ def _read(files: Sequence[Path], preprocess: Preprocess) -> tuple[dict[Path, Ten
 
 
 def _table(records: Sequence[Record]) -> Table:
-    head = [name for name in records[0] if name != "probs"]
+    head = [name for name in records[0] if name not in ("label", "probs")]
     lines = [[record[name] for name in head] for record in records]
-    return make_table([name.replace("_", " ") for name in head], lines, texts=2)
+    return make_table(head, lines, texts=2)

@@ -171,5 +171,5 @@ def test_text_from_files_is_inert(folder, tmp_path):
         assert "[31mred.png" in result.stdout
         assert "[2Jmissing.png" in result.stderr
     (line,) = csv.DictReader(call("predict", model, image, "--format", "csv").stdout.splitlines())
-    assert line["class"].startswith(("'=", "'+", "'@"))
+    assert line["class_name"].startswith(("'=", "'+", "'@"))
     assert float(line["probability"]) > 0

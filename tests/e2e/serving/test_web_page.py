@@ -132,7 +132,7 @@ def test_a_file(open_page, url, model, pixels, encode, viewport) -> None:
     for track, share in zip(tracks, p.probs[0].tolist(), strict=True):
         assert width(track) == pytest.approx(100 * share, abs=0.1)
     expect(page.locator("#preview")).to_be_visible()
-    expect(page.locator("#thresholds")).to_contain_text("at most 10.00% are rejected")
+    expect(page.locator("#thresholds")).to_contain_text("at most 10.00%")
     # No horizontal scrolling.
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
