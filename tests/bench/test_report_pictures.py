@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from daedl_bench.store import Store
 from made import row
 from made import stripes as load
 from pandas import DataFrame
@@ -20,7 +21,6 @@ from daedl_bench.report.plots import Uncertainties
 from daedl_bench.report.summary import Results
 from daedl_bench.runner import run
 from daedl_bench.spec import catalogue, training_key
-from daedl_bench.store import Store
 
 SPEC = """
 [protocol.stripes-tiny]
