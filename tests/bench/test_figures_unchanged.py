@@ -28,7 +28,7 @@ TABLES = {
     "rates": "838b8487aac3b392",
 }
 # Digests of the numbers in tables that are written by hand; replace them with newly measured tables.
-BY_HAND = {"digits": "31ce6710c3a69b9f", "speed": "0836dc74905193d7"}
+BY_HAND = {"digits": "c25d6531c23d06d1", "speed": "0836dc74905193d7"}
 # Rows per file, all of which matched the catalogue.
 ROWS = {
     "ablation-mnist": 1310,
@@ -57,8 +57,8 @@ def test_tables_have_the_same_figures(name, figures):
 
 def test_the_results_page_has_the_tables_of_the_former_readme():
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
-    by_hand, from_rows = (tables := re.findall(r"(?:^\|.*\n)+", page, re.M))[:2], tables[2:]
-    numbers = (" ".join(re.findall(r"\d+(?:[.,]\d+)*", table)) for table in by_hand)
+    digits, *from_rows, speed = re.findall(r"(?:^\|.*\n)+", page, re.M)
+    numbers = (" ".join(re.findall(r"\d+(?:[.,]\d+)*", table)) for table in (digits, speed))
     assert [digest([each]) for each in numbers] == list(BY_HAND.values())
     expected = [TABLES[name] for name in ("protocols", "ablation", "every-method")]
     assert [digest(table.splitlines()) for table in from_rows] == expected
