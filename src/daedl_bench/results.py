@@ -18,7 +18,6 @@ from filelock import FileLock
 
 from daedl.evaluate import Measured
 from daedl.storage import write_atomically
-from daedl_bench.spec import Catalogue
 
 # Columns that name a figure, whatever the seed.
 FIGURE = ("protocol", "method", "data", "task", "score", "metric")
@@ -140,26 +139,6 @@ def frame(rows: Iterable[Row]) -> pd.DataFrame:
     """One line per row, one column per field; an undefined value is NaN."""
     columns = [each.name for each in fields(Row)]
     return pd.DataFrame([vars(each) for each in rows], columns=columns).astype({"value": float})
-
-
-def current(rows: Sequence[Row], catalogue: Catalogue) -> pd.DataFrame:
-    """Rows of the catalogue's experiments that were measured with its settings, one per figure and seed.
-
-    Experiments share networks, so a figure may occur twice: the later row is kept, under the first
-    label of equal methods. A row without a key, or of an unlisted protocol or method, is kept.
-    """
-    trials = {(row.protocol, row.method, row.seed) for row in rows}
-    keys = {trial: catalogue.key(*trial) for trial in trials}
-    table = frame(
-        row
-        for row in rows
-        if row.protocol and row.experiment in catalogue.experiments
-        if not row.spec or keys[row.protocol, row.method, row.seed] in (None, row.spec)
-    )
-    table["method"] = table["method"].map(
-        {label: catalogue.canonical(label) for label in table["method"].unique()}
-    )
-    return table.drop_duplicates([*FIGURE, "seed"], keep="last")
 
 
 def summarise(table: pd.DataFrame, by: Sequence[str] = FIGURE) -> pd.DataFrame:

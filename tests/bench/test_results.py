@@ -12,7 +12,6 @@ from made import row
 
 from daedl.evaluate import Measured
 from daedl_bench import results
-from daedl_bench.spec import catalogue
 
 
 def a_row(
@@ -131,20 +130,6 @@ def test_summaries_count_defined_values():
     assert line.mean == pytest.approx(0.3)
     assert line.std == pytest.approx(statistics.stdev([0.2, 0.4]))
     assert line.n == 2
-
-
-def test_stale_rows_are_not_current_and_later_ones_replace_earlier_ones():
-    specs = catalogue()
-    key = specs.key("mnist-quick", "daedl", 0)
-    measured = [
-        row("daedl", "kmnist", "ood", "epistemic", "aupr", 0.1, spec=key),
-        row("exp+de+sn", "kmnist", "ood", "epistemic", "aupr", 0.2, spec=key),
-        row("daedl", "kmnist", "ood", "epistemic", "auroc", 0.3, spec="of other settings"),
-        row("other", "kmnist", "ood", "epistemic", "aupr", 0.4, spec="of an unlisted method"),
-        row("daedl", "kmnist", "ood", "epistemic", "aupr", 0.5, experiment="pairing", spec=key),
-    ]
-    table = results.current(measured, specs)
-    assert table[["method", "value"]].values.tolist() == [["daedl", 0.2], ["other", 0.4]]
 
 
 def test_a_folder_without_rows_is_reported(tmp_path):

@@ -35,7 +35,7 @@ app = typer.Typer()
 def untrained(protocol: Protocol, method: Method) -> Classifier:
     """A classifier with the same weights for every method."""
     torch.manual_seed(0)
-    classifier = Classifier(protocol.build(), method)
+    classifier = protocol.classifier(method)
     lay_out(classifier.network)
     return classifier
 
@@ -67,7 +67,7 @@ def fitted(
         if method.needs_fit:
             key = (training, method.fit_split)
             if key not in collected:
-                collected[key] = classifier.collect(data[method.fit_split].batches(256))
+                collected[key] = classifier.collect(data[method.fit_split])
             classifier.fit_outputs(*collected[key])
     return classifiers
 
