@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import version
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,9 @@ def append(path: Path, rows: Iterable[Row]) -> None:
 def frame(rows: Iterable[Row]) -> pd.DataFrame:
     """One line per row, one column per field; an undefined value is NaN."""
     columns = [each.name for each in fields(Row)]
-    return pd.DataFrame([vars(each) for each in rows], columns=columns).astype({"value": float})
+    # Not vars(): a row that was read from a file has no entries for fields that the file lacks.
+    lines = map(attrgetter(*columns), rows)
+    return pd.DataFrame(lines, columns=columns).astype({"value": float})
 
 
 def summarise(table: pd.DataFrame, by: Sequence[str] = FIGURE) -> pd.DataFrame:

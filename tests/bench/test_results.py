@@ -4,7 +4,7 @@ import json
 import statistics
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
@@ -121,6 +121,13 @@ def test_a_frame_has_the_fields_of_a_row_as_columns():
     assert list(table.columns) == [each.name for each in fields(results.Row)]
     assert table["value"].isna().tolist() == [False, True]
     assert results.frame([]).columns.tolist() == table.columns.tolist()
+
+
+def test_fields_that_a_file_lacks_have_their_defaults_in_the_frame(tmp_path):
+    old = {key: value for key, value in asdict(a_row()).items() if key not in ("spec", "made")}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(old) + "\n")
+    (line,) = results.frame(results.load(tmp_path / "rows.jsonl")).to_dict("records")
+    assert (line["spec"], line["made"]) == ("", False)
 
 
 def test_summaries_count_defined_values():
