@@ -1,7 +1,7 @@
 """Runs experiments: one trial per method and seed; rows are written as soon as they are computed."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,6 +119,30 @@ def append_missing(
             for rows in measure(experiment, label, predictor, unit, **changes):
                 results.append(path, rows)
             present.add(unit)
+
+
+def measure_once(
+    path: Path,
+    workspace: Workspace,
+    trial: Trial,
+    label: str,
+    measure: Callable[[Predictor], Iterable[tuple[str, list[Measured]]]],
+    experiment: str,
+) -> list[Row]:
+    """The rows of a trial in a study, from the file `path`; if it lacks them they are measured and appended.
+
+    Arguments:
+        measure: returns figures by dataset.
+        experiment: names the study.
+    """
+    rows = [row for row in results.load(path) if row.spec == trial.key]
+    if not rows:
+        workspace.progress.starts(f"{trial.protocol.name} · {label}, seed {trial.seed}")
+        predictor = workspace.prepare(trial)
+        for data, measured in measure(predictor):
+            rows += trial_rows(measured, trial, label, data, experiment=experiment)
+        results.append(path, rows)
+    return rows
 
 
 def trial_rows(
