@@ -93,7 +93,7 @@ def measure(
 
     Arguments:
         label: names the method.
-        changes: fields of `Row` that differ from those of the experiment and the trial.
+        changes: fields of `Row` that replace the ones of the experiment and the trial.
     """
     fields = {"experiment": experiment.name, **changes}
     started = time.perf_counter()
@@ -153,7 +153,7 @@ def trial_rows(
     seconds: float = 0.0,
     **fields: Any,
 ) -> list[Row]:
-    """Figures of a trial as rows; `fields` of `Row` come before those of the trial."""
+    """Figures of a trial as rows; `fields` of `Row` replace the ones of the trial."""
     own = {"seed": trial.seed, "spec": trial.key, "protocol": trial.protocol.name}
     named = {"method": label, "data": data, **own, **fields}
     return [results.row(each, seconds=seconds, **named) for each in measured]

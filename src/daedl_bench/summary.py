@@ -105,7 +105,7 @@ class Results:
 
     @cached_property
     def summary(self) -> DataFrame:
-        """One row per metric: the columns `FIGURE` and those of `Summary`."""
+        """One row per metric: the columns of `FIGURE` and `Summary`."""
         return results.summarise(self.frame).reset_index()
 
     @cached_property

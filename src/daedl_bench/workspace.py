@@ -112,7 +112,7 @@ class Predictor:
     """A trial that is trained and fitted.
 
     Attributes:
-        epochs: of the training; for an ensemble those of all members.
+        epochs: of the training; for an ensemble, of all members.
         fit_seconds: that fitting the method took.
         members: of an ensemble.
     """

@@ -80,7 +80,7 @@ def kind(method: Method) -> str:
 
 
 def _compared_methods(catalogue: Catalogue) -> set[str]:
-    """Labels of methods to choose from: those of OOD experiments, without parts of an ablation."""
+    """Labels of methods to choose from: of OOD experiments, without parts of an ablation."""
     return {
         label
         for each in catalogue.experiments.values()

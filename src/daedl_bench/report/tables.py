@@ -93,7 +93,7 @@ def method_table(
 
 
 def metric_tables(results: Results, protocol: str) -> dict[str, str]:
-    """By title, all metrics measured under `protocol`, except those of single corruptions."""
+    """By title, all metrics measured under `protocol`, except of single corruptions."""
     known, methods = results.known(protocol), results.methods(protocol)
     name, columns = names.dataset(known), _classification(known)
     title = f"Classification and calibration on {name}"

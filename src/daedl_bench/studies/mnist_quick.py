@@ -164,7 +164,7 @@ def main(
     data: options.DataRoot = None,
     cache: options.CacheFolder = None,
     folder: options.ResultsFolder = options.RESULTS,
-    seeds: Annotated[str, typer.Option(help="By default those of the docstring.")] = "",
+    seeds: Annotated[str, typer.Option(help="By default 100 and 101, or as the step says.")] = "",
     only: Annotated[str, typer.Option(help="Candidates whose name contains this.")] = "",
     methods: options.Methods = "edl",
     threads: int = 1,
