@@ -28,7 +28,7 @@ class Cache:
         self.folder, self.reading = folder, reading
 
     def lock(self, key: str) -> AbstractContextManager[object]:
-        """Lets one process at a time train the network of `key`."""
+        """A lock, so that one process at a time trains the network of `key`."""
         if self.reading:
             return nullcontext()
         (self.folder / key).mkdir(exist_ok=True)

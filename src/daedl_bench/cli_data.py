@@ -13,18 +13,15 @@ from daedl.cli.common import report_errors, report_warnings
 from daedl.data import ImageSet
 from daedl.names import look_up
 from daedl.storage import write_atomically
-from daedl_bench import datasets
+from daedl_bench import datasets, options
 from daedl_bench.corruptions import FAMILIES, contact_sheet
+from daedl_bench.options import DataRoot
 
 app = typer.Typer(no_args_is_help=True, help="List, export, corrupt and draw datasets.")
 
 SHOWN = 4  # images on a contact sheet, chosen
 DOTS_PER_INCH = 84  # 2 x 2 dots per image pixel
 
-DataRoot = Annotated[
-    Path | None,
-    typer.Option("--data", help="Folder with the data; by default DAEDL_DATA or the cache folder."),
-]
 FamilyName = Annotated[str, typer.Argument(metavar="FAMILY", help=f"{' or '.join(FAMILIES)}.")]
 Download = Annotated[bool, typer.Option("--download", help="Download missing files.")]
 
@@ -84,7 +81,7 @@ def corrupt(
     """Generate a corrupted dataset from the clean test set, in the published layout; keep existing files."""
     with report_errors(OSError, ValueError), report_warnings():
         clean = _clean(family, data, download)
-        chosen = [name.strip() for name in names.split(",")] if names else None
+        chosen = options.names(names) or None
         folder = out or datasets.data_root(data)
         home = datasets.generate(clean.images, clean.labels, folder, family, chosen, seed)
     typer.echo(f"{FAMILIES[family].title} is in {home}; existing files were kept")

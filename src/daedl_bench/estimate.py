@@ -6,7 +6,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from daedl.classifier import Classifier
 from daedl.demo import moons
 from daedl.methods import Method
 from daedl.networks import lay_out
@@ -65,9 +64,9 @@ def moons_seconds(settings: moons.Settings) -> float:
 
 def _step(protocol: Protocol, method: Method, size: int) -> float:
     """Seconds of one training step on a batch of `size` random images."""
-    network = protocol.build()
+    classifier = protocol.classifier(method)
+    network = classifier.network
     lay_out(network)
-    classifier = Classifier(network, method)
     optimizer = torch.optim.Adam(network.parameters())
     generator = torch.Generator().manual_seed(0)
     images = torch.rand((size, *network.input_shape), generator=generator)

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +12,7 @@ from daedl.methods import METHODS, Method
 from daedl.networks import MLP
 from daedl.outputs import evaluating
 from daedl.prediction import Prediction
+from daedl_bench import names
 
 _HEAD = """# Methods
 
@@ -43,10 +43,9 @@ def markdown() -> str:
     """The text of docs/methods.md."""
     methods = {name: kind() for name, kind in METHODS.items()}
     columns = [_columns(name, method) for name, method in methods.items()]
-    lines = [_line(columns[0].keys()), "|---" * len(columns[0]) + "|"]
-    lines += [_line(each.values()) for each in columns]
+    table = names.markdown(list(columns[0]), [list(each.values()) for each in columns])
     sections = [_section(name, method) for name, method in methods.items()]
-    return "\n".join([_HEAD, *lines, "", *sections, _LEFT_OUT])
+    return "\n".join([_HEAD, table, "", *sections, _LEFT_OUT])
 
 
 def _columns(name: str, method: Method) -> dict[str, str]:
@@ -129,7 +128,3 @@ def _heading(name: str, method: Method) -> str:
 def _anchor(heading: str) -> str:
     """The anchor of a heading on GitHub."""
     return re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from daedl.names import look_up
-
 
 @dataclass(frozen=True)
 class Published:
@@ -55,11 +53,6 @@ def tables() -> dict[str, PaperTable]:
     """Every result table of the paper, by name."""
     content = tomllib.loads((files(__package__) / "paper.toml").read_text("utf-8"))
     return {entry["name"]: _table(**entry) for entry in content["table"]}
-
-
-def table(name: str) -> PaperTable:
-    """The table of this name."""
-    return look_up(tables(), name, "table of the paper")
 
 
 def _table(columns: list[dict[str, str]], rows: list[dict[str, Any]], **names: str) -> PaperTable:

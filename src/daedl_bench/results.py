@@ -3,11 +3,11 @@
 import json
 import math
 import subprocess
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import version
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,9 @@ from filelock import FileLock
 
 from daedl.evaluate import Measured
 from daedl.storage import write_atomically
-from daedl_bench.spec import Catalogue
 
 # Columns that name a figure, whatever the seed.
 FIGURE = ("protocol", "method", "data", "task", "score", "metric")
-
-
-class RowsWarning(UserWarning):
-    """A file of rows is damaged; the rows that could be read are kept."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ def row(measured: Measured, *, seconds: float = 0.0, **circumstances: Any) -> Ro
 def load(path: Path) -> list[Row]:
     """The rows in the file `path`; none if it doesn't exist."""
     decoder, rows = msgspec.json.Decoder(Row), []
-    for number, line in enumerate(_whole_lines(path), start=1):
+    for number, line in enumerate(_content(path).splitlines(), start=1):
         try:
             rows.append(decoder.decode(line))
         except msgspec.DecodeError as error:
@@ -132,34 +127,15 @@ def append(path: Path, rows: Iterable[Row]) -> None:
     The file is locked meanwhile, as several processes may append to it.
     """
     with FileLock(path.with_name(f".{path.name}.lock")):
-        before = "".join(line + "\n" for line in _whole_lines(path))
-        write_atomically(path, (before + _lines(rows)).encode())
+        write_atomically(path, _content(path) + _lines(rows).encode())
 
 
 def frame(rows: Iterable[Row]) -> pd.DataFrame:
     """One line per row, one column per field; an undefined value is NaN."""
     columns = [each.name for each in fields(Row)]
-    return pd.DataFrame([vars(each) for each in rows], columns=columns).astype({"value": float})
-
-
-def current(rows: Sequence[Row], catalogue: Catalogue) -> pd.DataFrame:
-    """Rows of the catalogue's experiments that were measured with its settings, one per figure and seed.
-
-    Experiments share networks, so a figure may occur twice: the later row is kept, under the first
-    label of equal methods. A row without a key, or of an unlisted protocol or method, is kept.
-    """
-    trials = {(row.protocol, row.method, row.seed) for row in rows}
-    keys = {trial: catalogue.key(*trial) for trial in trials}
-    table = frame(
-        row
-        for row in rows
-        if row.protocol and row.experiment in catalogue.experiments
-        if not row.spec or keys[row.protocol, row.method, row.seed] in (None, row.spec)
-    )
-    table["method"] = table["method"].map(
-        {label: catalogue.canonical(label) for label in table["method"].unique()}
-    )
-    return table.drop_duplicates([*FIGURE, "seed"], keep="last")
+    # Not vars(): a row that was read from a file has no entries for fields that the file lacks.
+    lines = map(attrgetter(*columns), rows)
+    return pd.DataFrame(lines, columns=columns).astype({"value": float})
 
 
 def summarise(table: pd.DataFrame, by: Sequence[str] = FIGURE) -> pd.DataFrame:
@@ -168,57 +144,20 @@ def summarise(table: pd.DataFrame, by: Sequence[str] = FIGURE) -> pd.DataFrame:
     return pd.DataFrame({"mean": values.mean(), "std": values.std(), "n": values.count()})
 
 
-def _whole_lines(path: Path) -> list[str]:
-    """The lines of `path`; if the last is broken, without it and the rows measured together with it."""
-    if not path.exists():
-        return []
-    # A truncated line may end within a character; after a crash a file may end in zeros.
-    text = path.read_bytes().decode("utf-8", "replace").rstrip("\0\n\r ")
-    lines = text.splitlines()
-    if lines and _parsed(lines[-1]) is None:
-        kept = _without_last_group(lines[:-1])
-        warnings.warn(
-            f"the last line of {path} is broken and left out, with {len(lines) - 1 - len(kept)} "
-            f"rows that were measured together with it: {lines[-1][:60]!r}; run the command that wrote "
-            "them again to replace them",
-            RowsWarning,
-            stacklevel=3,
-        )
-        return kept
-    return lines
+def _content(path: Path) -> bytes:
+    """The content of `path`, nothing or complete lines: files are replaced, so that none is half written."""
+    content = path.read_bytes().rstrip() if path.exists() else b""
+    return content + b"\n" if content else b""
 
 
 def _holds_rows(path: Path) -> bool:
     """Whether the first line is a row; a damaged one counts, so that loading it reports the damage."""
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open("rb") as file:
         first = file.readline()
-    parsed = _parsed(first)
-    return bool(first.strip()) if parsed is None else "experiment" in parsed
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    """The JSON object in `line`, or None."""
     try:
-        found = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _without_last_group(lines: list[str]) -> list[str]:
-    """`lines` without the last group, because a group is written whole or not at all.
-
-    Under a protocol a group is the rows of one method and dataset; else it is all rows of one seed.
-    """
-    same: tuple[str, ...] = ("experiment", "seed", "spec")
-    parsed = [_parsed(line) or {} for line in lines]
-    if parsed and parsed[-1].get("protocol"):
-        same += ("protocol", "method", "data")
-    groups = [[each.get(key) for key in same] for each in parsed]
-    last = groups[-1:]
-    while groups and groups[-1:] == last:
-        groups.pop()
-    return lines[: len(groups)]
+        return "experiment" in msgspec.json.decode(first)
+    except msgspec.DecodeError:
+        return bool(first.strip())
 
 
 def _lines(rows: Iterable[Row]) -> str:

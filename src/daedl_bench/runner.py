@@ -1,7 +1,7 @@
 """Runs experiments: one trial per method and seed; rows are written as soon as they are computed."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ def measure(
 
     Arguments:
         label: names the method.
-        changes: fields of `Row` that differ from those of the experiment and the trial.
+        changes: fields of `Row` that replace the ones of the experiment and the trial.
     """
     fields = {"experiment": experiment.name, **changes}
     started = time.perf_counter()
@@ -121,6 +121,30 @@ def append_missing(
             present.add(unit)
 
 
+def measure_once(
+    path: Path,
+    workspace: Workspace,
+    trial: Trial,
+    label: str,
+    measure: Callable[[Predictor], Iterable[tuple[str, list[Measured]]]],
+    experiment: str,
+) -> list[Row]:
+    """The rows of a trial in a study, from the file `path`; if it lacks them they are measured and appended.
+
+    Arguments:
+        measure: returns figures by dataset.
+        experiment: names the study.
+    """
+    rows = [row for row in results.load(path) if row.spec == trial.key]
+    if not rows:
+        workspace.progress.starts(f"{trial.protocol.name} · {label}, seed {trial.seed}")
+        predictor = workspace.prepare(trial)
+        for data, measured in measure(predictor):
+            rows += trial_rows(measured, trial, label, data, experiment=experiment)
+        results.append(path, rows)
+    return rows
+
+
 def trial_rows(
     measured: Iterable[Measured],
     trial: Trial,
@@ -129,7 +153,7 @@ def trial_rows(
     seconds: float = 0.0,
     **fields: Any,
 ) -> list[Row]:
-    """Figures of a trial as rows; `fields` of `Row` come before those of the trial."""
+    """Figures of a trial as rows; `fields` of `Row` replace the ones of the trial."""
     own = {"seed": trial.seed, "spec": trial.key, "protocol": trial.protocol.name}
     named = {"method": label, "data": data, **own, **fields}
     return [results.row(each, seconds=seconds, **named) for each in measured]

@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from daedl import methods
+from daedl.classifier import Classifier
+from daedl.data import Preprocess
 from daedl.methods import METHODS, Ensemble, Method
 from daedl.names import look_up
 from daedl.networks import Network
@@ -53,10 +55,13 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rate = self.rates.get(trained.training_method().name)
         return {**self.training, **({} if rate is None else {"learning_rate": rate})}
 
-    def build(self) -> Network:
-        """A new network."""
+    def classifier(self, method: Method, network: Network | None = None) -> Classifier:
+        """A classifier with a new network, or with `network`, that normalises images as the protocol says."""
         arguments = dict(self.network)
-        return build_network(arguments.pop("name"), **arguments)
+        network = network or build_network(arguments.pop("name"), **arguments)
+        channels, *size = network.input_shape
+        preprocess = Preprocess(channels, (size[0], size[1]), mean=self.mean, std=self.std)
+        return Classifier(network, method, preprocess=preprocess)
 
 
 class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from pandas import DataFrame
+
 from daedl import figures
 from daedl.demo import maps, moons
 from daedl.demo.moons import Result, Settings
@@ -65,7 +67,7 @@ def run(
         except Exception as error:
             failures.add(f"seed {seed}", error)
     measured = [row for row in results.load(path) if row.spec == spec]
-    for claim in (claim for claim, holds in checks(measured).items() if not holds):
+    for claim in (claim for claim, holds in checks(results.frame(measured)).items() if not holds):
         failures.add(claim, ValueError("contradicted by the rows"))
 
 
@@ -87,9 +89,8 @@ def rows_of(result: Result) -> list[Row]:
     ]
 
 
-def checks(rows: Iterable[Row]) -> dict[str, bool]:
-    """The claims of the figure, and whether every seed in `rows` agrees with them."""
-    table = results.frame(rows)
+def checks(table: DataFrame) -> dict[str, bool]:
+    """The claims of the figure, and whether the rows of every seed in `table` agree with them."""
     table = table[(table["task"] == "uncertainty") & (table["score"] == "variance")]
     if table.empty:
         return {}

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from daedl.classifier import Classifier
-from daedl.data import Batches, ImageSet, augmentation
+from daedl.data import ImageSet, augmentation
 from daedl.demo.training import SILENT, Progress
 from daedl.evaluate import Measured
 from daedl.members import ensemble
 from daedl.networks import lay_out
-from daedl.networks.headed import side_by_side
+from daedl.networks.headed import stack_outputs
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 from daedl.training import Epoch, History, fit
 from daedl_bench.cache import Cache
-from daedl_bench.spec import Protocol, Trial
+from daedl_bench.spec import Trial
 
 Load = Callable[[str, str], ImageSet]  # the dataset and the split
 VALIDATION = "val"  # name of the outputs of validation images in the cache
@@ -47,7 +47,8 @@ class Workspace:
             )
         trained, history = self._network(trial)
         lay_out(trained.network)
-        classifier = Classifier(trained.network, trial.method).eval()
+        # A network that was cached without its preprocessing gets that of the protocol.
+        classifier = trial.protocol.classifier(trial.method, trained.network).eval()
         unfitted = Predictor(self, trial, classifier, history.epochs)
         if not trial.method.needs_fit:
             return unfitted
@@ -87,16 +88,15 @@ class Workspace:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             # Within the fork, as a method that adds a head draws weights too.
-            classifier = Classifier(protocol.build(), trial.method.training_method())
+            classifier = protocol.classifier(trial.method.training_method())
         options = protocol.training_of(trial.method)
         size = options.pop("batch_size")
         val, train = self.split(trial)
-        training = batches(classifier, protocol, train, size, shuffle=True, seed=seed)
         history = fit(
             classifier,
-            training,
-            batches(classifier, protocol, val, size),
-            fit_data=training.plain(),
+            train.batches(size, shuffle=True, seed=seed, augment=augmentation(protocol.augment)),
+            val.batches(size),
+            fit_data=train,
             seed=seed,
             checkpoint=self.cache.checkpoint(trial.network_key),
             resume=True,
@@ -112,7 +112,7 @@ class Predictor:
     """A trial that is trained and fitted.
 
     Attributes:
-        epochs: of the training; for an ensemble those of all members.
+        epochs: of the training; for an ensemble, of all members.
         fit_seconds: that fitting the method took.
         members: of an ensemble.
     """
@@ -133,11 +133,12 @@ class Predictor:
         """The network's outputs for the same images, and their labels (N,)."""
         if self.members:
             parts = [each.outputs(name) for each in self.members]
-            return side_by_side([outputs for outputs, _ in parts]), parts[0][1]
+            return stack_outputs([outputs for outputs, _ in parts]), parts[0][1]
         key, cache = self.trial.network_key, self.workspace.cache
         if (cached := cache.load_outputs(key, name)) is not None:
             return cached
-        images = batches(self.classifier, self.trial.protocol, self._images(name))
+        channels, *size = self.classifier.network.input_shape
+        images = self._images(name).converted(channels, (size[0], size[1]))
         outputs, targets = self.classifier.collect(images, name)
         cache.save_outputs(key, name, outputs, targets)
         return outputs, targets
@@ -162,27 +163,3 @@ class Predictor:
             # Labels of an OOD dataset, such as CIFAR-100 for CIFAR-10, are not the network's.
             return replace(images, labels=torch.zeros_like(images.labels), class_names=None)
         return images
-
-
-def batches(
-    classifier: Classifier,
-    protocol: Protocol,
-    images: ImageSet,
-    size: int = 256,
-    *,
-    shuffle: bool = False,
-    seed: int = 0,
-) -> Batches:
-    """Images as `classifier` takes them; shuffled ones, for training, are augmented too.
-
-    The only place where the bench turns images into batches.
-    """
-    channels, side, _ = classifier.network.input_shape
-    return images.converted(channels, side).batches(
-        size,
-        shuffle=shuffle,
-        seed=seed,
-        mean=protocol.mean,
-        std=protocol.std,
-        augment=augmentation(protocol.augment) if shuffle else None,
-    )

@@ -6,7 +6,7 @@ import pytest
 from made import row
 from typer.testing import CliRunner
 
-from daedl_bench import rows
+from daedl_bench import results as rows
 from daedl_bench.cli import app
 
 

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from daedl_bench import results
 from daedl_bench.spec import catalogue
 from daedl_bench.studies import pages
+from daedl_bench.summary import Results
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def figures():
-    return pages.Figures(results.load_folder(ROOT / "benchmarks" / "results"), catalogue())
+    return Results.load(ROOT / "benchmarks" / "results", catalogue())
 
 
 @pytest.mark.parametrize("page", pages.PAGES)

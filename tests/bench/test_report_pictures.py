@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from daedl_bench.store import Store
 from made import row
 from made import stripes as load
 from pandas import DataFrame
@@ -14,13 +13,16 @@ from sklearn.metrics import auc
 
 from daedl import figures, metrics, storage
 from daedl.prediction import Prediction
-from daedl_bench import report, store
+from daedl_bench import cache as caching
+from daedl_bench import report
+from daedl_bench.cache import Cache
 from daedl_bench.datasets import corrupted_sets
-from daedl_bench.report import pictures, plots, summary
+from daedl_bench.report import pictures, plots
 from daedl_bench.report.plots import Uncertainties
-from daedl_bench.report.summary import Results
 from daedl_bench.runner import run
-from daedl_bench.spec import catalogue, training_key
+from daedl_bench.spec import catalogue
+from daedl_bench.summary import Results
+from daedl_bench.workspace import Workspace
 
 SPEC = """
 [protocol.stripes-tiny]
@@ -72,9 +74,8 @@ def trained(tmp_path_factory):
     """A folder with results and a cache of three methods, two of which share their network."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "results").mkdir()
-    arguments = {"store": Store(folder / "cache"), "load": load, "seeds": [0, 1]}
-    rows = folder / "results" / "stripes-ood.jsonl"
-    assert run(CATALOGUE, "stripes-ood", results=rows, **arguments) == []
+    workspace, rows = Workspace(load, Cache(folder / "cache")), folder / "results" / "rows.jsonl"
+    assert run(CATALOGUE, "stripes-ood", workspace, rows, seeds=[0, 1]) == []
     return folder
 
 
@@ -85,16 +86,16 @@ def cache(trained, tmp_path):
 
 
 def gallery(trained, cache, load=nowhere):
-    found = summary.load(trained / "results", CATALOGUE)
+    found = Results.load(trained / "results", CATALOGUE)
     (only,) = pictures.of_networks(found, cache, load)
     return only, {each.name for each in only.pictures}
 
 
 def without(cache, seeds):
     """Delete the softmax networks of `seeds`."""
-    protocol, softmax = CATALOGUE.protocols["stripes-tiny"], CATALOGUE.method("softmax")
     for seed in seeds:
-        shutil.rmtree(cache / training_key(protocol, softmax, seed))
+        trial = CATALOGUE.trial("softmax", CATALOGUE.protocols["stripes-tiny"], seed)
+        shutil.rmtree(cache / trial.network_key)
 
 
 def test_pictures_come_from_the_cache_and_are_part_of_the_html(trained, tmp_path):
@@ -124,7 +125,7 @@ def test_a_cache_is_only_read(trained, cache, monkeypatch):
         raise OSError("cannot write")
 
     monkeypatch.setattr(storage, "write_atomically", fail)
-    monkeypatch.setattr(store, "write_atomically", fail)
+    monkeypatch.setattr(caching, "write_atomically", fail)
     for path in [*cache.glob("*/dots.safetensors"), *cache.glob("*/.lock")]:
         path.unlink()
     before = sorted(cache.rglob("*"))

@@ -11,14 +11,14 @@ from made import row
 from pandas import DataFrame
 
 from daedl.methods import build
-from daedl_bench import paper, report, rows, two_moons
+from daedl_bench import paper, report, two_moons
+from daedl_bench import results as rows
 from daedl_bench.datasets import corrupted_sets
-from daedl_bench.report import page, paper_tables, recommendation, specs, summary, tables
-from daedl_bench.report.summary import Results, Summary
-from daedl_bench.spec import catalogue, cell_key, mispaired_key
+from daedl_bench.report import page, paper_tables, recommendation, tables
+from daedl_bench.spec import catalogue, mispaired_key
+from daedl_bench.summary import Results, Summary
 
 CATALOGUE = catalogue()
-QUICK = CATALOGUE.protocols["mnist-quick"]
 KMNIST = ("kmnist", "ood", "epistemic", "aupr")
 
 
@@ -55,12 +55,12 @@ class TestSummary:
         assert Summary.of([0.9, 0.8, 0.7]) == pytest.approx((0.8, 0.1, 3))
         single = Summary.of([0.9, None])
         assert (single.mean, single.n, math.isnan(single.std)) == (0.9, 1, True)
-        assert tables.text(Summary.of([None])) == "undefined"
+        assert Summary.of([None]).text() == "undefined"
 
     def test_text(self):
-        assert tables.text(Summary(0.99854, 0.00031, 5)) == "99.85 ± 0.03"
-        assert tables.text(Summary(0.99854, math.nan, 1), count=True) == "99.85 (1)"
-        assert tables.text(Summary(1234.4, 10.0, 3), scale=1, digits=0) == "1,234 ± 10"
+        assert Summary(0.99854, 0.00031, 5).text() == "99.85 ± 0.03"
+        assert Summary(0.99854, math.nan, 1).text(count=True) == "99.85 (1)"
+        assert Summary(1234.4, 10.0, 3).text(scale=1, digits=0) == "1,234 ± 10"
 
     def test_a_metric_of_two_experiments_counts_once_and_the_later_row_counts(self):
         again = ood("daedl", [0.7, 0.8], experiment="ablation-mnist")
@@ -68,7 +68,7 @@ class TestSummary:
         assert found.get("mnist-quick", "daedl", *KMNIST)[::2] == pytest.approx((0.75, 2))
 
     def test_rows_of_other_settings_are_left_out(self):
-        key = cell_key(QUICK, CATALOGUE.method("daedl", QUICK), 0)
+        key = CATALOGUE.key("mnist-quick", "daedl", 0)
         stale = [
             *ood("daedl", [0.8, 0.7], spec="old"),
             *ood("exp+de+sn", [0.5, 0.5], spec="old", experiment="ablation-mnist"),
@@ -106,14 +106,14 @@ class TestSummary:
 
     def test_files_with_other_content_are_skipped_and_damaged_rows_are_not(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="--results"):
-            summary.load(tmp_path, CATALOGUE)
+            Results.load(tmp_path, CATALOGUE)
         rows.save(tmp_path / "mnist-ood.jsonl", ood("daedl", [0.9]))
         (tmp_path / "speed.jsonl").write_text(json.dumps({"benchmark": "speed"}) + "\n")
         (tmp_path / "empty.jsonl").write_text("")
-        assert len(summary.load(tmp_path, CATALOGUE).rows) == 1
+        assert len(Results.load(tmp_path, CATALOGUE).rows) == 1
         (tmp_path / "rows.jsonl").write_text("{half\n{}\n")
         with pytest.raises(ValueError, match=r"line 1 of .*rows\.jsonl"):
-            summary.load(tmp_path, CATALOGUE)
+            Results.load(tmp_path, CATALOGUE)
 
 
 class TestPaperTables:
@@ -152,15 +152,15 @@ class TestPaperTables:
         place = next(n for n, line in enumerate(lines) if line.startswith("| **DAEDL**"))
         assert lines[place : place + 3] == [
             "| **DAEDL** | published | 99.90 ± 0.0 | 99.92 ± 0.0 | 99.83 ± 0.0 | 99.87 ± 0.0 |",
-            "|  | ours, paper protocol, 1 seed | – | 97.00 ▼ −2.92 | not run | not run |",
-            "|  | ours, quick protocol | 99.00 (1) ▼ −0.90 | 99.93 ± 0.01 (2) = +0.01 "
+            "| | ours, paper protocol, 1 seed | – | 97.00 ▼ −2.92 | not run | not run |",
+            "| | ours, quick protocol | 99.00 (1) ▼ −0.90 | 99.93 ± 0.01 (2) = +0.01 "
             "| not run | not run |",
         ]
         assert lines[-1].startswith("| **Softmax** (not in the paper's table) | ours, quick")
         assert lines[-1].endswith("| 90.00 | – | not run | not run |")
         assert "| **I-EDL** | published |" in table
         cifar = self.part(found, known="CIFAR-10")
-        assert "|  | ours | not run | not run | not run | not run |" in cifar
+        assert "| | ours | not run | not run | not run | not run |" in cifar
         assert "Softmax" not in self.part(found, "Ablation study on MNIST")
 
     def test_the_line_of_an_ablation_has_the_rows_of_the_equal_method(self):
@@ -288,7 +288,7 @@ class TestRecommendation:
         [("softmax", 0), ("knn", 0), ("daedl", 1), ("postnet", 1), ("dropout", 2), ("ensemble", 2)],
     )
     def test_kinds(self, method, place):
-        assert specs.kind(build(method)) == list(specs.KINDS)[place]
+        assert recommendation.kind(build(method)) == list(recommendation.KINDS)[place]
 
     def test_results_and_costs_by_kind(self):
         found = self.of(*compared(), *ood("daedl", [0.5, 0.5], score="aleatoric"))
@@ -319,7 +319,7 @@ class TestRecommendation:
         assert best["ECE ↓"][1:] == ["Energy, Softmax", "I-EDL", "Dropout", "Dropout"]
         assert best["accuracy ↑"][4].count(",") == 4  # all are equal
         assert best["shift: MNIST-C, AUPR ↑"][1:] == ["not run"] * 4
-        post_hoc, own, several = specs.KINDS
+        post_hoc, own, several = recommendation.KINDS
         # A result that most methods share is not named.
         assert found.answers == [
             f"{post_hoc}. Energy for near OOD images.",
@@ -412,7 +412,7 @@ def test_tables_in_markdown_have_the_same_number_of_cells_in_every_line(markdown
     assert len(found) > len(paper.tables()) + 5
     for table in found:
         lines = table.splitlines()
-        assert re.fullmatch(r"\|( -+:? \|)+", lines[1])
+        assert re.fullmatch(r"\|(---:?\|)+", lines[1])
         assert len({line.count("|") for line in lines}) == 1
         assert markdown[: markdown.index(table)].endswith("\n\n")
 

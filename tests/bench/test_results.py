@@ -4,15 +4,13 @@ import json
 import statistics
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
-from made import row
 
 from daedl.evaluate import Measured
 from daedl_bench import results
-from daedl_bench.spec import catalogue
 
 
 def a_row(
@@ -53,48 +51,12 @@ def test_a_line_that_is_not_a_row_is_reported(tmp_path: Path, line: str) -> None
         results.load(path)
 
 
-@pytest.mark.parametrize("end", ["\n", "\n\n", "\0\0\0\n"])
-def test_blank_lines_and_zeros_at_the_end_are_ignored(tmp_path: Path, end: str) -> None:
+def test_blank_lines_at_the_end_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     results.save(path, [a_row()])
-    path.write_text(path.read_text() + end)
+    path.write_text(path.read_text() + "\n\n")
     results.append(path, [a_row()])
     assert results.load(path) == [a_row(), a_row()]
-
-
-@pytest.mark.parametrize("end", [b"", b"\n"])
-def test_a_broken_last_line_is_dropped_with_a_warning(tmp_path, end):
-    path = tmp_path / "rows.jsonl"
-    figure = results.row(
-        Measured("task", "score", "metric", 0.5),
-        experiment="e",
-        method="m",
-        data="d",
-        seed=0,
-        seconds=1.0,
-    )
-    # Two methods of one seed are one group, as in two moons: one alone would count as complete.
-    others = [replace(figure, seed=1, method=method) for method in ("m", "m", "n")]
-    results.save(path, [figure, *others])
-    path.write_bytes(path.read_bytes()[:-20] + "é".encode()[:1] + end)
-    with pytest.warns(results.RowsWarning, match="with 2 rows"):
-        assert results.load(path) == [figure]
-    with pytest.warns(results.RowsWarning):
-        results.append(path, [figure])
-    assert results.load(path) == [figure, figure]
-
-
-def test_under_a_protocol_only_rows_of_the_same_dataset_are_dropped(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    found = [
-        row("daedl", data, "ood", "epistemic", metric, 0.5)
-        for data in ("kmnist", "noise")
-        for metric in ("aupr", "auroc", "fpr95")
-    ]
-    results.save(path, found)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.warns(results.RowsWarning, match="with 2 rows"):
-        assert results.load(path) == found[:3]
 
 
 def test_several_processes_append_to_one_file(tmp_path):
@@ -124,6 +86,13 @@ def test_a_frame_has_the_fields_of_a_row_as_columns():
     assert results.frame([]).columns.tolist() == table.columns.tolist()
 
 
+def test_fields_that_a_file_lacks_have_their_defaults_in_the_frame(tmp_path):
+    old = {key: value for key, value in asdict(a_row()).items() if key not in ("spec", "made")}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(old) + "\n")
+    (line,) = results.frame(results.load(tmp_path / "rows.jsonl")).to_dict("records")
+    assert (line["spec"], line["made"]) == ("", False)
+
+
 def test_summaries_count_defined_values():
     values = {0: 0.2, 1: 0.4, 2: float("nan")}
     rows = [replace(a_row(value), seed=seed) for seed, value in values.items()]
@@ -131,20 +100,6 @@ def test_summaries_count_defined_values():
     assert line.mean == pytest.approx(0.3)
     assert line.std == pytest.approx(statistics.stdev([0.2, 0.4]))
     assert line.n == 2
-
-
-def test_stale_rows_are_not_current_and_later_ones_replace_earlier_ones():
-    specs = catalogue()
-    key = specs.key("mnist-quick", "daedl", 0)
-    measured = [
-        row("daedl", "kmnist", "ood", "epistemic", "aupr", 0.1, spec=key),
-        row("exp+de+sn", "kmnist", "ood", "epistemic", "aupr", 0.2, spec=key),
-        row("daedl", "kmnist", "ood", "epistemic", "auroc", 0.3, spec="of other settings"),
-        row("other", "kmnist", "ood", "epistemic", "aupr", 0.4, spec="of an unlisted method"),
-        row("daedl", "kmnist", "ood", "epistemic", "aupr", 0.5, experiment="pairing", spec=key),
-    ]
-    table = results.current(measured, specs)
-    assert table[["method", "value"]].values.tolist() == [["daedl", 0.2], ["other", 0.4]]
 
 
 def test_a_folder_without_rows_is_reported(tmp_path):

@@ -233,22 +233,6 @@ def test_a_dataset_of_another_size_than_the_split_is_reported(cache, path):
     assert "expected 260" in str(failure)
 
 
-def test_a_truncated_file_gets_the_last_dataset_again(cache, path):
-    run(cache, path)
-    whole = results.load(path)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:-3]) + lines[-3][:40])
-    with pytest.warns(results.RowsWarning):
-        assert run(cache, path) == []
-    again = results.load(path)
-    compared = [
-        [(row.data, row.metric, row.value) for row in rows if row.task != "cost"]
-        for rows in (whole, again)
-    ]
-    assert compared[0] == compared[1]
-    assert len(whole) == len(again)
-
-
 def test_a_seed_given_twice_is_measured_once(cache, path):
     run(cache, path, methods=["plus"], seeds=[1, 1])
     rows = figures(path, "data", "task", "score", "metric")

@@ -40,12 +40,14 @@ def test_daedl_alone_is_uncertain_away_from_the_data(result):
 
 def test_claims_are_compared_with_the_rows(result):
     rows = two_moons.rows_of(result)
-    verdict = two_moons.checks(rows)
+    verdict = two_moons.checks(results.frame(rows))
     assert len(verdict) == 4
     assert all(verdict.values()), verdict
     swapped = [replace(row, method={"softmax": "daedl"}.get(row.method, "softmax")) for row in rows]
-    assert not two_moons.checks(swapped)["DAEDL is uncertain far from the data (at least 0.9)"]
-    assert two_moons.checks([]) == {}
+    assert not two_moons.checks(results.frame(swapped))[
+        "DAEDL is uncertain far from the data (at least 0.9)"
+    ]
+    assert two_moons.checks(results.frame([])) == {}
 
 
 def test_a_seed_with_rows_and_a_picture_is_not_run_again(result, tmp_path, monkeypatch):

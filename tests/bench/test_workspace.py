@@ -100,8 +100,11 @@ def test_images_are_normalised_by_the_protocol(workspace):
     other = workspace.prepare(SPECS.trial("softmax", shifted, 0))
     plain = prepare(workspace, "softmax")
     images = load("noise", "test").images.float() / 255
-    expected = other.classifier.predict((images - 0.5) / 0.25).probs
+    with torch.no_grad():
+        outputs = other.classifier.network((images - 0.5) / 0.25)
+    expected = outputs.logits.softmax(-1)
     torch.testing.assert_close(other.predict("noise")[0].probs, expected)
+    torch.testing.assert_close(other.classifier.predict(images).probs, expected)
     assert not torch.equal(plain.predict("noise")[0].probs, expected)
 
 

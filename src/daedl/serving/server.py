@@ -57,6 +57,12 @@ class LimitedProtocol(H11Protocol):
             idle = [each for each in every if each._is_idle()]  # at least this one
             min(idle, key=lambda each: each._head_timer.when()).transport.abort()
 
+    def send_400_response(self, msg: str) -> None:
+        """Reject an invalid request; the response of the app, which may run already, is discarded."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        super().send_400_response(msg)
+
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         self._head_timer.cancel()

@@ -1,7 +1,6 @@
 """The report: the paper's tables beside what was measured here.
 
-summary.py                             rows -> one long table over seeds
-specs.py                               what the report reads from the catalogue
+settings.py                            settings of the catalogue in words
 tables.py, paper_tables.py,
 recommendation.py                      the long table -> tables in Markdown
 plots.py, pictures.py                  rows and cached predictions -> pictures
@@ -13,21 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from daedl.storage import require_folder, write_atomically
-from daedl_bench import two_moons
-from daedl_bench.cell import Load
-from daedl_bench.report import (
-    names,
-    page,
-    paper_tables,
-    pictures,
-    recommendation,
-    specs,
-    summary,
-    tables,
-)
+from daedl_bench import names, two_moons
+from daedl_bench.report import page, paper_tables, pictures, recommendation, settings, tables
 from daedl_bench.report.pictures import Picture
-from daedl_bench.report.summary import Results
-from daedl_bench.spec import Catalogue
+from daedl_bench.spec import MISPAIRED, Catalogue
+from daedl_bench.summary import Results
+from daedl_bench.workspace import Load
 
 # Caption of the picture of two moons.
 MOONS = (
@@ -46,7 +36,7 @@ def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: 
             trained, and the tables do not need it.
         load: loads images for networks whose outputs are not in the cache.
     """
-    found = summary.load(results, catalogue)
+    found = Results.load(results, catalogue)
     out = out.absolute()
     require_folder(out, "choose another with --out")
     moons = results / f"{two_moons.NAME}.png"
@@ -68,22 +58,22 @@ def write(results: Path, out: Path, *, catalogue: Catalogue, cache: Path, load: 
 def gather(results: Results) -> dict[str, Any]:
     """Everything that the template shows, from rows alone."""
     compared = paper_tables.compare(results)
-    methods = results.catalogue.methods
+    canonical = results.catalogue.canonical
     return {
         "tally": paper_tables.tally(compared),
         "runs": [_run(protocol, results) for protocol in results.protocols],
         "stale": results.stale,
         "aliases": [
-            f"{names.method(label)} and {names.method(results.canonical(label))}"
-            for label in methods
-            if results.canonical(label) != label
+            f"{names.method(label)} and {names.method(canonical(label))}"
+            for label in results.catalogue.methods
+            if canonical(label) != label
         ],
         "recommendations": recommendation.recommendations(results),
         "paper_tables": paper_tables.tables(compared, results),
         "moons": tables.moons_table(results),
         "claims": _claims(results),
         "metrics": {each: tables.metric_tables(results, each) for each in results.protocols},
-        "mispaired": any(row.method.endswith(specs.MISPAIRED) for row in results.rows),
+        "mispaired": any(row.method.endswith(MISPAIRED) for row in results.rows),
         "not_run": paper_tables.not_run(compared, results),
         "networks": [],
         "corruptions": [],
@@ -100,7 +90,7 @@ def _run(protocol: str, results: Results) -> dict[str, str]:
     made = {data.partition("/")[0] for data in rows.loc[rows["made"], "data"]}
     return {
         "protocol": protocol,
-        "settings": specs.protocol_settings(catalogue.protocols.get(protocol)),
+        "settings": settings.of_protocol(catalogue.protocols.get(protocol)),
         "table": tables.run_table(results, protocol),
         "commits": ", ".join(sorted(rows["commit"].unique())),
         "threads": ", ".join(map(str, sorted(rows["threads"].unique()))),
@@ -113,9 +103,7 @@ def _claims(results: Results) -> dict[str, bool]:
     """The claims of the paper's figure of two moons, and whether the rows support them."""
     moons = results.under("")
     measured = set(moons.query("method == 'daedl' and task == 'uncertainty'")["data"])
-    current = {(two_moons.NAME, spec) for spec in moons["spec"].unique()}
-    rows = [row for row in results.rows if (row.experiment, row.spec) in current]
-    return two_moons.checks(rows) if measured >= {"far", "test"} else {}
+    return two_moons.checks(moons) if measured >= {"far", "test"} else {}
 
 
 def _findings(path: Path) -> str:

@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame
 
-from daedl_bench import paper
-from daedl_bench.report import names, specs
-from daedl_bench.report.summary import METRIC, Results
-from daedl_bench.report.tables import DASH, NOT_RUN, markdown, measure
+from daedl_bench import names, paper
+from daedl_bench.names import DASH, NOT_RUN, markdown
+from daedl_bench.report.tables import METRIC, measure
+from daedl_bench.spec import Catalogue
+from daedl_bench.summary import Results
 
 BETTER, WORSE, EQUAL = "▲", "▼", "="
 # The paper rounds standard deviations to 0.1: the true one may be larger by this much.
@@ -39,7 +40,7 @@ def compare(results: Results) -> DataFrame:
     """The cells of every table, measured under every protocol of its dataset, with `mark` and `text`."""
     cells = published()
     cells = pd.concat([cells, _unpublished(cells, results)], ignore_index=True)
-    cells["method"] = cells["label"].map(results.canonical)
+    cells["method"] = cells["label"].map(results.catalogue.canonical)
     protocols = list(dict.fromkeys([*results.catalogue.protocols, *results.protocols]))
     known = DataFrame({"protocol": protocols, "known": [results.known(p) for p in protocols]})
     cells = cells.merge(known, on="known").assign(scale=100, digits=2)
@@ -65,7 +66,7 @@ def marks(found: DataFrame) -> list[str]:
     difference = 100 * found["mean"] - found["published"]
     spread = found["published_std"] + ROUNDING
     equal = difference.abs() <= (100 * found["std"]).fillna(spread) + spread
-    better = (difference > 0) != found["metric"].isin(names.SMALLER_IS_BETTER)
+    better = (difference > 0) != found["metric"].isin(names.LOWER_IS_BETTER)
     choices = [difference.isna(), equal, better]
     return [str(each) for each in np.select(choices, ["", EQUAL, BETTER], WORSE)]
 
@@ -76,7 +77,7 @@ def _unpublished(cells: DataFrame, results: Results) -> DataFrame:
     columns = columns[~columns["table"].str.contains("ablation")]
     found = columns.merge(results.summary, on=METRIC).rename(columns={"method": "label"})
     found = found[found["known"] == found["protocol"].map(results.known)]
-    listed = set(zip(cells["table"], cells["label"].map(results.canonical), strict=True))
+    listed = set(zip(cells["table"], cells["label"].map(results.catalogue.canonical), strict=True))
     new = [pair not in listed for pair in zip(found["table"], found["label"], strict=True)]
     order = [label for protocol in results.protocols for label in results.methods(protocol)]
     lines = found.loc[new, ["table", "known", "label"]].drop_duplicates()
@@ -93,7 +94,7 @@ def tally(compared: DataFrame) -> str:
         counts = [int((cells["mark"] == each).sum()) for each in (BETTER, EQUAL, WORSE)]
         lines.append([str(protocol), *map(str, (len(cells), sum(counts), *counts))])
     head = ["protocol", "published figures", "measured here", "▲ better", "= equal", "▼ worse"]
-    return markdown(head, lines)
+    return markdown(head, lines, left=1)
 
 
 def tables(compared: DataFrame, results: Results) -> dict[str, dict[str, str]]:
@@ -145,8 +146,12 @@ def _our_lines(cells: DataFrame, known: str) -> list[list[str]]:
 
 def _heading(known: str, data: str, task: str, score: str, metric: str) -> str:
     if data != known:
-        return f"→ {names.dataset(data)}, {score} {names.metric(metric)}"
-    return f"{task}, " + (f"{score} " if task == "misclassification" else "") + names.metric(metric)
+        return f"→ {names.dataset(data)}, {score} {names.metric(task, metric)}"
+    return (
+        f"{task}, "
+        + (f"{score} " if task == "misclassification" else "")
+        + names.metric(task, metric)
+    )
 
 
 def not_run(compared: DataFrame, results: Results) -> str:
@@ -160,9 +165,9 @@ def not_run(compared: DataFrame, results: Results) -> str:
         title = titles[name] + (f", {names.dataset(known)}" if several[group.index].all() else "")
         for (_, part), labels in _missing(group, results).items():
             methods = ", ".join(map(names.method, labels)) + (f" ({part} only)" if part else "")
-            command = specs.table_command(results.catalogue, protocol, known, group, labels)
+            command = _command(results.catalogue, protocol, known, group, labels)
             lines.append([title, protocol.removeprefix(f"{known}-"), methods, command])
-    return markdown(["table", "protocol", "methods", "command"], lines, left=4) if lines else ""
+    return markdown(["table", "protocol", "methods", "command"], lines) if lines else ""
 
 
 def _missing(group: DataFrame, results: Results) -> dict[tuple[bool, str], list[str]]:
@@ -176,3 +181,26 @@ def _missing(group: DataFrame, results: Results) -> dict[tuple[bool, str], list[
             key = label in results.catalogue.methods, part
             found.setdefault(key, []).append(str(label))
     return found
+
+
+def _command(
+    catalogue: Catalogue, protocol: str, known: str, table: DataFrame, labels: list[str]
+) -> str:
+    """The command that runs the methods `labels` of one of the paper's tables, as Markdown.
+
+    Of several experiments with the table's datasets the one with most of its methods is taken, so that
+    one command runs them all, and then the one with the fewest other datasets.
+    """
+    data = {each.partition("/")[0] for each in table["data"]}
+    fitting = [
+        (experiment, short)
+        for experiment in catalogue.experiments.values()
+        for short, each in experiment.protocols.items()
+        if each.name == protocol and experiment.test == known and data <= set(experiment.units)
+    ]
+    if not fitting or not set(labels) <= set(catalogue.methods):
+        return "none: no method or experiment covers it yet"
+    listed = set(table["label"])
+    fitting.sort(key=lambda pair: (-len(listed & set(pair[0].methods)), len(pair[0].units)))
+    experiment, short = fitting[0]
+    return f"`{names.command(experiment.name, short, labels)}`"

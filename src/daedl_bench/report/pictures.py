@@ -9,12 +9,13 @@ from torch import Tensor
 
 from daedl import figures
 from daedl.prediction import Prediction
-from daedl_bench.cell import Cell, Load
+from daedl_bench import names
+from daedl_bench.cache import Cache
 from daedl_bench.datasets import corrupted_sets
-from daedl_bench.report import names, plots, specs
-from daedl_bench.report.summary import Results
-from daedl_bench.spec import Experiment, Protocol
-from daedl_bench.store import Store
+from daedl_bench.report import plots
+from daedl_bench.spec import Catalogue, Experiment, Protocol, Trial
+from daedl_bench.summary import Results
+from daedl_bench.workspace import Load, Workspace
 
 SCORES, METRICS = ("aleatoric", "epistemic"), ("aupr", "auroc")  # of the paper's figures
 NOT_RUN = "Not run. This command runs it:"
@@ -46,8 +47,9 @@ def of_networks(results: Results, cache: Path, load: Load) -> list[Gallery]:
 
     Nothing is trained: a gallery names the networks that are missing and the command that trains them.
     """
+    workspace = Workspace(load, Cache(cache, reading=True))
     protocols = results.catalogue.protocols.values()
-    return [_protocol_gallery(each, results, cache, load) for each in protocols]
+    return [_protocol_gallery(each, results, workspace) for each in protocols]
 
 
 def of_corruptions(results: Results) -> list[Gallery]:
@@ -60,20 +62,20 @@ def of_corruptions(results: Results) -> list[Gallery]:
     ]
 
 
-def _protocol_gallery(protocol: Protocol, results: Results, cache: Path, load: Load) -> Gallery:
+def _protocol_gallery(protocol: Protocol, results: Results, workspace: Workspace) -> Gallery:
     title = f"{names.dataset(protocol.data)}, {names.protocol(protocol.name, protocol.data)}"
-    chosen = specs.ood_experiment(results.catalogue, protocol)
+    chosen = _ood_experiment(results.catalogue, protocol)
     if chosen is None:
         return Gallery(title, notes=["No experiment has OOD sets for it."])
     experiment, short = chosen
-    seed, cells = _cached(protocol, experiment, results, cache, load)
-    predictions, targets, notes = _predict(cells, experiment)
+    seed, trials = _cached(protocol, experiment, results, workspace)
+    predictions, targets, notes = _predict(trials, experiment, workspace)
     pictures = [] if targets is None else list(_draw(protocol.name, predictions, targets))
-    title += f", seed {seed}" if cells else ""
-    lacking = [label for label in experiment.drawn if label not in cells]
+    title += f", seed {seed}" if trials else ""
+    lacking = [label for label in experiment.drawn if label not in trials]
     if not lacking:
         return Gallery(title, pictures, notes)
-    command = specs.command(experiment.name, short, ",".join(lacking), str(seed))
+    command = names.command(experiment.name, short, lacking, str(seed))
     if protocol.name not in results.protocols:
         return Gallery(title, pictures, [*notes, NOT_RUN, f"    {command}"])
     listed = ", ".join(map(names.method, lacking))
@@ -84,30 +86,44 @@ def _protocol_gallery(protocol: Protocol, results: Results, cache: Path, load: L
     return Gallery(title, pictures, notes)
 
 
+def _ood_experiment(catalogue: Catalogue, protocol: Protocol) -> tuple[Experiment, str] | None:
+    """The first experiment with OOD sets under `protocol`, and the protocol's short name in it."""
+    for experiment in catalogue.experiments.values():
+        for short, each in experiment.protocols.items():
+            if experiment.ood and each == protocol:
+                return experiment, short
+    return None
+
+
 def _cached(
-    protocol: Protocol, experiment: Experiment, results: Results, cache: Path, load: Load
-) -> tuple[int, dict[str, Cell]]:
-    """The seed with the most trained networks in the cache, and its trained cells by method."""
-    store = Store(cache, reading=True)
-    methods = {label: results.catalogue.method(label, protocol) for label in experiment.drawn}
-    seeds = results.under(protocol.name)["seed"].unique()
-    trained: dict[int, dict[str, Cell]] = {}
-    for seed in map(int, sorted(seeds) or [0]):
-        cells = {label: Cell(protocol, each, seed, load, store) for label, each in methods.items()}
-        trained[seed] = {label: cell for label, cell in cells.items() if cell.trained}
+    protocol: Protocol, experiment: Experiment, results: Results, workspace: Workspace
+) -> tuple[int, dict[str, Trial]]:
+    """The seed with the most trained networks in the cache, and its trained trials by method."""
+    seeds = map(int, sorted(results.under(protocol.name)["seed"].unique()) or [0])
+    trained = {
+        seed: {
+            label: trial
+            for label in experiment.drawn
+            for trial in [results.catalogue.trial(label, protocol, seed)]
+            if workspace.is_trained(trial)
+        }
+        for seed in seeds
+    }
     return max(trained.items(), key=lambda item: len(item[1]))
 
 
 def _predict(
-    cells: Mapping[str, Cell], experiment: Experiment
+    trials: Mapping[str, Trial], experiment: Experiment, workspace: Workspace
 ) -> tuple[dict[str, dict[str, Prediction]], Tensor | None, list[str]]:
     """Predictions by dataset, the test set first, and method; the test targets; and notes on failures."""
     found: dict[str, dict[str, Prediction]] = {n: {} for n in (experiment.test, *experiment.ood)}
     targets, notes = None, []
-    for label, cell in cells.items():
+    for label, trial in trials.items():
+        predictor = None
         for name, predictions in found.items():
             try:
-                predictions[label], labels = cell.predict(name)
+                predictor = predictor or workspace.prepare(trial)
+                predictions[label], labels = predictor.predict(name)
             except (OSError, ValueError) as error:
                 missing = "its outputs are not in the cache, and its images not in the data folder"
                 reason = missing if isinstance(error, FileNotFoundError) else str(error)
@@ -171,7 +187,7 @@ def _corruption_gallery(
     title = f"{names.dataset(family)}, {names.protocol(protocol.name, protocol.data)}"
     found = _shift(family, experiment.drawn, protocol.name, results)
     if found.empty:
-        command = specs.command(experiment.name, short, ",".join(experiment.methods))
+        command = names.command(experiment.name, short, experiment.methods)
         return Gallery(title, notes=[NOT_RUN, f"    {command}"])
     drawn = _draw_corruptions(f"{protocol.name}-{family}", family, found)
     return Gallery(title, sorted(drawn, key=lambda each: each.narrow is not None))
@@ -202,7 +218,7 @@ def _draw_corruptions(stem: str, family: str, found: DataFrame) -> Iterator[Pict
     for key, values in found.groupby(["score", "metric"], sort=False):
         score, metric = map(str, key)
         name = f"{score}-{metric}"
-        label = f"{names.METRICS[metric]} × 100 by {score} uncertainty"
+        label = f"{metric.upper()} × 100 by {score} uncertainty"
         means, singles = (part for _, part in values.groupby(values["corruption"] != ""))
         count = singles["corruption"].nunique()
         if several:

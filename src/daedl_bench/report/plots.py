@@ -15,7 +15,7 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 from torch import Tensor
 
 from daedl import figures
-from daedl_bench.report import names
+from daedl_bench import names
 
 Array = NDArray[np.float64]
 # Precision is drawn from its value at this recall upwards (chosen): beyond it every curve falls to the

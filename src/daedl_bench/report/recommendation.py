@@ -7,18 +7,21 @@ import numpy as np
 from pandas import DataFrame, Series
 
 from daedl import figures
-from daedl_bench.report import names, plots, specs
+from daedl.methods import METHODS, Method
+from daedl_bench import names
+from daedl_bench.names import NOT_RUN, markdown
+from daedl_bench.report import plots
 from daedl_bench.report.pictures import SCORES, Picture
-from daedl_bench.report.summary import Results
-from daedl_bench.report.tables import (
-    NOT_RUN,
-    Column,
-    by_method,
-    markdown,
-    method_lines,
-    sectioned,
-)
+from daedl_bench.report.tables import Column, by_method, method_lines, sectioned
+from daedl_bench.spec import Catalogue
+from daedl_bench.summary import Results
 
+# Kinds of methods, with a short name for the heading of a column.
+KINDS = {
+    "Applied to an ordinary softmax network: no retraining": "no retraining",
+    "Own training, one pass at prediction": "own training, one pass",
+    "Several passes at prediction": "several passes",
+}
 BEST = "★"
 FEWEST = 4  # methods to choose from (chosen)
 # By in-distribution dataset: a similar OOD set, a dissimilar one, and corruptions.
@@ -60,7 +63,7 @@ def tied(found: DataFrame) -> Series:
     """
     purpose, repeated = found["purpose"], found["std"].notna()
     considered = repeated | ~repeated.groupby(purpose).transform("any")
-    sign = np.where(found["metric"].isin(names.SMALLER_IS_BETTER), -1, 1)
+    sign = np.where(found["metric"].isin(names.LOWER_IS_BETTER), -1, 1)
     value = (sign * found["mean"]).where(considered)
     best = value.groupby(purpose).transform("max")
     allowed = 2 * found["std"].fillna(0).where(value == best).groupby(purpose).transform("first")
@@ -68,12 +71,30 @@ def tied(found: DataFrame) -> Series:
     return result
 
 
+def kind(method: Method) -> str:
+    """The kind of a method, one of `KINDS`."""
+    post_hoc, own, several = KINDS
+    if method.passes > 1:
+        return several
+    return post_hoc if method.training_method() == METHODS["softmax"]() else own
+
+
+def _compared_methods(catalogue: Catalogue) -> set[str]:
+    """Labels of methods to choose from: of OOD experiments, without parts of an ablation."""
+    return {
+        label
+        for each in catalogue.experiments.values()
+        if each.ood and "ablation" not in each.name
+        for label in each.methods
+    }
+
+
 def _kinds(protocol: str, known: str, results: Results) -> dict[str, str]:
     """Methods with an accuracy under `protocol`, and the kind of each."""
-    compared = specs.compared_methods(results.catalogue)
+    compared = _compared_methods(results.catalogue)
     chosen = results.catalogue.protocols.get(protocol)
     return {
-        label: specs.kind(results.catalogue.method(label, chosen))
+        label: kind(results.catalogue.method(label, chosen))
         for label in results.methods(protocol)
         if label in compared
         and results.get(protocol, label, known, "classification", "labels", "accuracy")
@@ -109,7 +130,7 @@ def _recommendation(
     columns, costs = _quality(known), _costs(known)
     found = by_method(results, protocol, _ordered(protocol, known, kinds, results), columns)
     found.loc[tied(found), "text"] += f" {BEST}"
-    present = [kind for kind in specs.KINDS if kind in kinds.values()]
+    present = [kind for kind in KINDS if kind in kinds.values()]
     of_kind = {kind: found[found["method"].map(kinds) == kind] for kind in present}
     title = f"{names.dataset(known)}, {names.protocol(protocol, known)}"
     head = ["method (seeds)", *(each.heading for each in columns)]
@@ -189,8 +210,8 @@ def _leaders(groups: Mapping[str, DataFrame]) -> str:
         ]
         for heading, purpose in zip(first["heading"], first["purpose"], strict=True)
     ]
-    head = ["by", *(specs.KINDS.get(kind, kind) for kind in groups)]
-    return markdown(head, lines, left=len(head))
+    head = ["by", *(KINDS.get(kind, kind) for kind in groups)]
+    return markdown(head, lines)
 
 
 def _answer(found: DataFrame) -> str:

@@ -1,17 +1,20 @@
 """Tables in Markdown: one line per method, one column per metric."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
 from pandas import DataFrame
 
+from daedl_bench import names
 from daedl_bench.datasets import corrupted_sets
-from daedl_bench.report import names, specs
-from daedl_bench.report.summary import KEY, METRIC, Results, Summary
+from daedl_bench.names import DASH, NOT_RUN, markdown
+from daedl_bench.report import settings
+from daedl_bench.results import FIGURE
+from daedl_bench.summary import Results, Summary
 
-DASH, NOT_RUN = "–", "not run"
+METRIC = list(FIGURE[2:])  # data, task, score, metric
 SCORES = ("aleatoric", "epistemic", "density")
 
 
@@ -31,39 +34,22 @@ class Column(NamedTuple):
     purpose: str = ""
 
 
-def text(summary: Summary, scale: float = 100, digits: int = 2, count: bool = False) -> str:
-    """ "99.85 ± 0.03", without the deviation for a single seed; with `count` "99.85 ± 0.03 (5)"."""
-    if math.isnan(summary.mean):
-        return "undefined"
-    shown = f"{scale * summary.mean:,.{digits}f}"
-    if not math.isnan(summary.std):
-        shown += f" ± {scale * summary.std:,.{digits}f}"
-    return f"{shown} ({summary.n})" if count else shown
-
-
-def markdown(head: Sequence[str], lines: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A table in Markdown, the first `left` columns left-aligned and the others right-aligned."""
-    rule = ["---"] * left + ["---:"] * (len(head) - left)
-    escaped = ([cell.replace("|", r"\|") for cell in line] for line in (head, rule, *lines))
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
-
-
 def sectioned(head: Sequence[str], sections: Mapping[str, list[list[str]]]) -> str:
     """A table whose lines are in sections with headings."""
     lines: list[list[str]] = []
     for title, section in sections.items():
         lines += [[f"**{title}**", *[""] * (len(head) - 1)], *section]
-    return markdown(head, lines)
+    return markdown(head, lines, left=1)
 
 
 def measure(cells: DataFrame, results: Results, line: Sequence[str] = ("method",)) -> DataFrame:
-    """Join `cells`, which have the columns `KEY`, scale and digits, with what was measured.
+    """Join `cells`, which have the columns `FIGURE`, scale and digits, with what was measured.
 
     Adds mean, std and n, NaN where not measured; `ran`, whether the method was evaluated on the task by
     any score; `seeds`, the number of seeds of the whole `line`, 0 if it differs among its cells, which
     then show their own; and `text`.
     """
-    found = cells.merge(results.summary, on=KEY, how="left")
+    found = cells.merge(results.summary, on=list(FIGURE), how="left")
     task = ["protocol", "method", "data", "task"]
     found["ran"] = pd.MultiIndex.from_frame(found[task]).isin(
         pd.MultiIndex.from_frame(results.summary[task])
@@ -75,7 +61,7 @@ def measure(cells: DataFrame, results: Results, line: Sequence[str] = ("method",
     found["text"] = [
         (DASH if ran else NOT_RUN)
         if math.isnan(n)
-        else text(Summary(mean, std, int(n)), scale, digits, count=not seeds)
+        else Summary(mean, std, int(n)).text(scale, digits, count=not seeds)
         for mean, std, n, scale, digits, ran, seeds in found[columns].itertuples(False, None)
     ]
     return found
@@ -103,11 +89,11 @@ def method_table(
 ) -> str:
     """A table with one line per method."""
     head = ["method (seeds)", *(each.heading for each in columns)]
-    return markdown(head, method_lines(by_method(results, protocol, methods, columns)))
+    return markdown(head, method_lines(by_method(results, protocol, methods, columns)), left=1)
 
 
 def metric_tables(results: Results, protocol: str) -> dict[str, str]:
-    """By title, all metrics measured under `protocol`, except those of single corruptions."""
+    """By title, all metrics measured under `protocol`, except of single corruptions."""
     known, methods = results.known(protocol), results.methods(protocol)
     name, columns = names.dataset(known), _classification(known)
     title = f"Classification and calibration on {name}"
@@ -138,12 +124,12 @@ def run_table(results: Results, protocol: str) -> str:
     lines = [
         [
             names.method(label),
-            specs.method_settings(results.catalogue, label, protocol),
+            settings.of_method(results.catalogue, label, protocol),
             _seed_range(sorted(seeds[label])),
         ]
         for label in results.methods(protocol)
     ]
-    return markdown(["method", "settings", "seeds"], lines, left=3)
+    return markdown(["method", "settings", "seeds"], lines)
 
 
 def _seed_range(seeds: Sequence[int]) -> str:
@@ -175,7 +161,7 @@ def _cost(known: str) -> list[Column]:
 
 def _detection(data: str, task: str) -> list[Column]:
     return [
-        Column(f"{names.metric(metric)}, {score}", data, task, score, metric)
+        Column(f"{names.metric(task, metric)}, {score}", data, task, score, metric)
         for metric in ("aupr", "auroc", "fpr95")
         for score in SCORES
     ]

@@ -67,7 +67,7 @@ def compared(
     faster: bool = False,
     unit: str = "times",
 ) -> Limited:
-    """Seconds of ours by those of the reference; with `faster` the other way, where more is better."""
+    """The ratio of our seconds to the reference; inverted with `faster`, so that larger is better."""
     value = reference / ours if faster else ours / reference
     return Limited(benchmark, case, unit, value, limit, faster, ours, reference)
 

@@ -1,7 +1,7 @@
 """Compares the transcribed tables cell by cell with the LaTeX source of the paper.
 
 Every row of figures in the source must be the transcribed row at the same position, of the same method; OOD
-datasets and scores in the heading must be those of the columns, in their order. Differences are listed, and
+datasets and scores in the heading must match the columns, in their order. Differences are listed, and
 the exit status is 1. The digest that is printed identifies the transcription; a test holds it.
 """
 

@@ -21,8 +21,7 @@ from daedl.evaluate import Measured
 from daedl.methods import Method
 from daedl.networks import lay_out
 from daedl.outputs import Outputs
-from daedl_bench import datasets, results
-from daedl_bench.options import RESULTS, DataRoot, ResultsFolder
+from daedl_bench import datasets, options, results
 from daedl_bench.runner import trial_rows
 from daedl_bench.spec import Protocol, catalogue
 from daedl_bench.studies._machine import best_times
@@ -35,7 +34,7 @@ app = typer.Typer()
 def untrained(protocol: Protocol, method: Method) -> Classifier:
     """A classifier with the same weights for every method."""
     torch.manual_seed(0)
-    classifier = Classifier(protocol.build(), method)
+    classifier = protocol.classifier(method)
     lay_out(classifier.network)
     return classifier
 
@@ -49,6 +48,7 @@ def step(classifier: Classifier, images: ImageSet, size: int) -> Callable[[], No
     def run() -> None:
         inputs, targets = next(batches)
         optimizer.zero_grad()
+        inputs = classifier.prepare(inputs)
         torch.autograd.backward(method.training_loss(network, inputs, targets, 5))
         optimizer.step()
 
@@ -67,15 +67,15 @@ def fitted(
         if method.needs_fit:
             key = (training, method.fit_split)
             if key not in collected:
-                collected[key] = classifier.collect(data[method.fit_split].batches(256))
+                collected[key] = classifier.collect(data[method.fit_split])
             classifier.fit_outputs(*collected[key])
     return classifiers
 
 
 @app.command(help=__doc__)
 def main(
-    data: DataRoot = None,
-    folder: ResultsFolder = RESULTS,
+    data: options.DataRoot = None,
+    folder: options.ResultsFolder = options.RESULTS,
     steps: Annotated[int, typer.Option(help="Timed training steps.")] = 100,
     rounds: Annotated[int, typer.Option(help="Timed predictions.")] = 7,
     threads: int = 1,

@@ -17,35 +17,23 @@ a quarter of the learning rate, and the rate with the lower validation loss goes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
 import torch
 import typer
 
 from daedl import evaluate
-from daedl.cli.common import Threads
 from daedl.cli.memory import keep_freed_memory
 from daedl.data import ImageSet
 from daedl.demo.training import Progress
 from daedl.evaluate import Measured
 from daedl.training import Epoch
-from daedl_bench import results
-from daedl_bench.options import (
-    RESULTS,
-    CacheFolder,
-    DataRoot,
-    Methods,
-    ResultsFolder,
-    Seeds,
-    names,
-    seed_list,
-    workspace,
-)
-from daedl_bench.results import Row
-from daedl_bench.runner import append_missing, trial_rows
+from daedl_bench import options
+from daedl_bench.runner import append_missing, measure_once
 from daedl_bench.spec import Protocol, Trial, catalogue
-from daedl_bench.workspace import VALIDATION, Predictor
+from daedl_bench.workspace import VALIDATION, Predictor, Workspace
 
 EXPERIMENT = "mnist-quick-choice"  # of the rows, which no report shows
 ONE_CYCLE = "one cycle"  # first words of a candidate's name
@@ -55,21 +43,20 @@ ENOUGH = 0.99  # validation accuracy at which no other rate is tried (chosen)
 # Epochs, batch size and rate. Rates first, then one epoch more at the best of them, then half the batch,
 # then as many epochs as a fifth of the paper's time allows at three rates, then half the batch again.
 RECIPES = (
-    (4, 64, 3e-3),
-    (4, 64, 6e-3),
-    (4, 64, 1.2e-2),
-    (5, 64, 6e-3),
-    (5, 32, 4e-3),
-    (8, 32, 4e-3),
-    (8, 32, 2e-3),
-    (8, 32, 1e-3),
-    (7, 16, 2e-3),
-    (7, 16, 1e-3),
+    *((4, 64, 3e-3), (4, 64, 6e-3), (4, 64, 1.2e-2), (5, 64, 6e-3), (5, 32, 4e-3)),
+    *((8, 32, 4e-3), (8, 32, 2e-3), (8, 32, 1e-3), (7, 16, 2e-3), (7, 16, 1e-3)),
 )
 # Candidates whose losses differ by less than seeds do: `unknown` compares these.
 TIED = ((8, 32, 4e-3), (8, 32, 2e-3), (7, 16, 2e-3), (7, 16, 1e-3))
-Only = Annotated[str, typer.Option(help="Candidates whose name contains this.")]
-app = typer.Typer(help=__doc__)
+# Files of rows, and the default seeds.
+STEPS = {
+    "choose": ("mnist_quick_choice.jsonl", "100,101"),
+    "unknown": ("mnist_quick_unknown.jsonl", "102-104"),
+    "rates": ("mnist_rates.jsonl", "0"),
+    "check": ("mnist_quick_checks.jsonl", "100"),
+}
+Figures = Iterator[tuple[str, list[Measured]]]  # by dataset
+app = typer.Typer()
 
 
 def name(training: Mapping[str, Any]) -> str:
@@ -81,15 +68,13 @@ def name(training: Mapping[str, Any]) -> str:
 def candidates(
     recipes: Sequence[tuple[int, int, float]] = RECIPES, only: str = ""
 ) -> Iterator[Protocol]:
-    """The protocols that are compared."""
-    paper = catalogue().protocols["mnist-paper"]
-    for epochs, size, rate in recipes:
-        training = {
-            "max_epochs": epochs,
-            "batch_size": size,
-            "learning_rate": rate,
-            "schedule": "one-cycle",
-        }
+    """The protocols that are compared, whose name contains `only`."""
+    paper, fields = (
+        catalogue().protocols["mnist-paper"],
+        ("max_epochs", "batch_size", "learning_rate"),
+    )
+    for recipe in recipes:
+        training = {**dict(zip(fields, recipe, strict=True)), "schedule": "one-cycle"}
         if only in name(training):
             yield msgspec.structs.replace(paper, name=name(training), training=training)
 
@@ -124,125 +109,82 @@ def split_digits(images: ImageSet, digits: tuple[int, ...]) -> tuple[ImageSet, I
     )
 
 
-def _one_split(sets: Mapping[str, ImageSet], name: str, split: str) -> ImageSet:
-    """The dataset of this name, whatever the split."""
-    del split
-    return sets[name]
-
-
 def selected(epochs: Sequence[Epoch]) -> Epoch:
     """The best epoch of the training phase; losses of other phases can't be compared with it."""
     training = [each for each in epochs if each.phase == "training"]
     return min(training, key=lambda each: each.val_loss or 0.0)
 
 
-def validation_rows(predictor: Predictor, label: str) -> list[Row]:
+def validation(predictor: Predictor) -> Figures:
     """Figures of the selected epoch, of the method's predictions, and the cost of training."""
     best, (seconds, *_) = selected(predictor.epochs), predictor.costs()
     predicted = evaluate.classification(*predictor.predict(VALIDATION))
-    figures = [
-        Measured("training", "loss", "validation", best.val_loss or 0.0),
-        Measured("training", "labels", "accuracy", best.val_accuracy or 0.0),
-        seconds,
-        *(each for each in predicted if each.metric in ("brier", "nll")),
-    ]
-    name = {"experiment": EXPERIMENT}
-    return trial_rows(figures, predictor.trial, label, "validation", seconds.value, **name)
+    yield (
+        "validation",
+        [
+            Measured("training", "loss", "validation", best.val_loss or 0.0),
+            Measured("training", "labels", "accuracy", best.val_accuracy or 0.0),
+            seconds,
+            *(each for each in predicted if each.metric in ("brier", "nll")),
+        ],
+    )
 
 
-@app.callback()
-def _options(threads: Threads = 1) -> None:
+def detection(others: str, predictor: Predictor) -> Figures:
+    """Figures of validation images, and of the detection of the dataset `others`."""
+    inside, targets = predictor.predict(VALIDATION)
+    outside, _ = predictor.predict(others)
+    figures = evaluate.classification(inside, targets), evaluate.ood_detection(inside, outside)
+    yield others, [each for part in figures for each in part]
+
+
+def unknown(path: Path, space: Workspace, seed: int, only: str) -> None:
+    """Train the tied candidates without the digits of `seed`."""
+    images = split_digits(space.load("mnist", "train"), LEFT_OUT[seed])
+    sets = {each.name: each for each in images}
+    other_space = replace(space, load=lambda name, _: sets[name])
+    known, others = images
+    for candidate in candidates(TIED, only):
+        trial = Trial(without_digits(candidate, known), catalogue().method("daedl"), seed)
+        measure_once(path, other_space, trial, "daedl", partial(detection, others.name), EXPERIMENT)
+
+
+def rates(path: Path, space: Workspace, label: str, seed: int) -> None:
+    """Train a method at one rate after the other until its accuracy is `ENOUGH`."""
+    for rate in RATES:
+        trial = catalogue().trial(label, rate_protocol(rate), seed)
+        rows = measure_once(path, space, trial, label, validation, EXPERIMENT)
+        if max(row.value or 0.0 for row in rows if row.metric == "accuracy") >= ENOUGH:
+            break
+
+
+@app.command(help=__doc__)
+def main(
+    step: Literal["choose", "unknown", "rates", "check"],
+    data: options.DataRoot = None,
+    cache: options.CacheFolder = None,
+    folder: options.ResultsFolder = options.RESULTS,
+    seeds: Annotated[str, typer.Option(help="By default 100 and 101, or as the step says.")] = "",
+    only: Annotated[str, typer.Option(help="Candidates whose name contains this.")] = "",
+    methods: options.Methods = "edl",
+    threads: int = 1,
+) -> None:
     keep_freed_memory()
-    torch.set_num_threads(threads or 1)
-
-
-@app.command()
-def choose(
-    data: DataRoot = None,
-    cache: CacheFolder = None,
-    folder: ResultsFolder = RESULTS,
-    seeds: Seeds = "100,101",
-    only: Only = "",
-) -> None:
-    """Train the candidates; rows to mnist_quick_choice.jsonl."""
-    path, space = folder / "mnist_quick_choice.jsonl", workspace(data, cache, Progress())
-    method, held = catalogue().method("daedl"), {row.spec for row in results.load(path)}
-    for seed in seed_list(seeds):
-        for protocol in candidates(only=only):
-            trial = Trial(protocol, method, seed)
-            if trial.key not in held:
-                space.progress.starts(f"{protocol.name} · seed {seed}")
-                results.append(path, validation_rows(space.prepare(trial), "daedl"))
-
-
-@app.command()
-def unknown(
-    data: DataRoot = None,
-    cache: CacheFolder = None,
-    folder: ResultsFolder = RESULTS,
-    seeds: Seeds = "102-104",
-    only: Only = "",
-) -> None:
-    """Train without three digits, and detect them; rows to mnist_quick_unknown.jsonl."""
-    path, space = folder / "mnist_quick_unknown.jsonl", workspace(data, cache, Progress())
-    method, held = catalogue().method("daedl"), {row.spec for row in results.load(path)}
-    images = space.load("mnist", "train")
-    for seed in seed_list(seeds):
-        sets = {each.name: each for each in split_digits(images, LEFT_OUT[seed])}
-        known, others = sets.values()
-        for candidate in candidates(TIED, only):
-            trial = Trial(without_digits(candidate, known), method, seed)
-            if trial.key in held:
-                continue
-            space.progress.starts(f"{candidate.name} · {known.name} · seed {seed}")
-            predictor = replace(space, load=partial(_one_split, sets)).prepare(trial)
-            inside, targets = predictor.predict(VALIDATION)
-            outside, _ = predictor.predict(others.name)
-            figures = [
-                *evaluate.classification(inside, targets),
-                *evaluate.ood_detection(inside, outside),
-            ]
-            results.append(
-                path, trial_rows(figures, trial, "daedl", others.name, experiment=EXPERIMENT)
-            )
-
-
-@app.command()
-def rates(
-    data: DataRoot = None,
-    cache: CacheFolder = None,
-    folder: ResultsFolder = RESULTS,
-    methods: Methods = "edl",
-) -> None:
-    """Train methods at one rate after the other until one is good enough; rows to mnist_rates.jsonl."""
-    path, space = folder / "mnist_rates.jsonl", workspace(data, cache, Progress())
-    rows = results.load(path)
-    for label in names(methods):
-        for rate in RATES:
-            trial = catalogue().trial(label, rate_protocol(rate), 0)
-            held = [row for row in rows if row.spec == trial.key]
-            if not held:
-                space.progress.starts(f"{label} · {trial.protocol.name}")
-                held = validation_rows(space.prepare(trial), label)
-                results.append(path, held)
-            if max(row.value or 0.0 for row in held if row.metric == "accuracy") >= ENOUGH:
-                break
-
-
-@app.command()
-def check(
-    data: DataRoot = None,
-    cache: CacheFolder = None,
-    folder: ResultsFolder = RESULTS,
-    seeds: Seeds = "100",
-    only: Only = "",
-) -> None:
-    """Measure candidates on test and OOD images; rows to mnist_quick_checks.jsonl."""
-    space, specs = workspace(data, cache, Progress()), catalogue()
-    experiments = [specs.experiment(name) for name in ("mnist-ood", "mnist-shift")]
-    path, changes = folder / "mnist_quick_checks.jsonl", {"experiment": EXPERIMENT}
-    for protocol in candidates(only=only):
-        for seed in seed_list(seeds):
-            space.progress.starts(f"{protocol.name} · seed {seed}")
-            predictor = space.prepare(Trial(protocol, specs.method("daedl"), seed))
-            append_missing(path, experiments, "daedl", predictor, **changes)
+    torch.set_num_threads(threads)
+    file, default = STEPS[step]
+    path, space, specs = folder / file, options.workspace(data, cache, Progress()), catalogue()
+    experiments = [specs.experiment(each) for each in ("mnist-ood", "mnist-shift")]
+    for seed in options.seed_list(seeds or default):
+        if step == "unknown":
+            unknown(path, space, seed, only)
+        elif step == "rates":
+            for label in options.names(methods):
+                rates(path, space, label, seed)
+        else:
+            for protocol in candidates(only=only):
+                trial = Trial(protocol, specs.method("daedl"), seed)
+                if step == "choose":
+                    measure_once(path, space, trial, "daedl", validation, EXPERIMENT)
+                else:
+                    ready = space.prepare(trial)
+                    append_missing(path, experiments, "daedl", ready, experiment=EXPERIMENT)

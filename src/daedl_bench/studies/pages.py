@@ -10,15 +10,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-import pandas as pd
 import typer
+from pandas import DataFrame, isna
 
 from daedl.storage import write_atomically
-from daedl_bench import methods_page, paper, results
-from daedl_bench.comparison import titles
+from daedl_bench import methods_page, names, paper
+from daedl_bench.names import DASH, markdown
 from daedl_bench.options import RESULTS, ResultsFolder
-from daedl_bench.spec import Catalogue, catalogue
+from daedl_bench.spec import catalogue
 from daedl_bench.studies import mnist_quick
+from daedl_bench.summary import Results, Summary
 
 # Pages with tables, from the root of the repository.
 PAGES = (
@@ -31,23 +32,9 @@ PAGES = (
 MARKED = re.compile(r"(?<=<!-- rows: )([a-z-]+)( -->\n\n)((?:\|.*\n)+)")
 QUICK, BRIEF, PAPER = "mnist-quick", "mnist-brief", "mnist-paper"
 BOTH = ("aleatoric", "epistemic")
-DASH = "–"
+# The summary of (protocol, method, data, task, score, metric), or None.
+Get = Callable[..., Summary | None]
 app = typer.Typer()
-
-
-class Summary(NamedTuple):
-    """A figure over `n` seeds; the standard deviation of one seed is NaN."""
-
-    mean: float
-    std: float
-    n: int
-
-    def text(self, scale: float = 100, count: bool = False) -> str:
-        """ "99.85 ± 0.03", with the number of seeds if `count`."""
-        shown = f"{scale * self.mean:,.2f}"
-        if self.n > 1:
-            shown += f" ± {scale * self.std:,.2f}"
-        return f"{shown} ({self.n})" if count else shown
 
 
 class Question(NamedTuple):
@@ -59,6 +46,28 @@ class Question(NamedTuple):
     metric: str
     scores: tuple[str, ...] = BOTH
 
+    def ask(self, get: Get, protocol: str, label: str) -> list[Summary | None]:
+        """The summary of every score."""
+        return [get(protocol, label, self.data, self.task, s, self.metric) for s in self.scores]
+
+    def text(self, get: Get, protocol: str, label: str) -> str:
+        """Every score; the number of seeds is shown where it is not the accuracy's."""
+        found, seeds = self.ask(get, protocol, label), _count(get, protocol, label)
+        cells = [each.text(count=each.n != (seeds or each.n)) if each else DASH for each in found]
+        return " / ".join(cells) if any(found) else DASH
+
+    def published(self, method: str) -> str:
+        """The paper's means."""
+        means = {
+            column.score: figure.mean
+            for table in paper.tables().values()
+            for column, figure in zip(table.columns, table.rows.get(method, ()), strict=False)
+            if figure and (column.id, column.ood) == ("mnist", self.data)
+            if (column.task, column.metric) == (self.task, self.metric)
+        }
+        cells = [f"{means[each]:.2f}" if each in means else DASH for each in self.scores]
+        return " / ".join(cells) if means else DASH
+
 
 ACCURACY = Question("accuracy", "mnist", "classification", "accuracy", ("labels",))
 BRIER = Question("Brier score (lower is better)", "mnist", "classification", "brier", ("probs",))
@@ -68,326 +77,245 @@ MISCLASSIFICATION = Question(
 )
 KMNIST = Question("KMNIST: AUPR", "kmnist", "ood", "aupr")
 FASHION = Question("Fashion-MNIST: AUPR", "fashion-mnist", "ood", "aupr")
+NOISE = Question("uniform noise: AUROC", "noise-grey", "ood", "auroc")
 MNIST_C = Question("MNIST-C: AUPR", "mnist-c", "shift", "aupr")
 DETECTION = (KMNIST, FASHION, MNIST_C)
+COMPARED = (ACCURACY, ECE, *DETECTION)
 
 
-class Figures:
-    """Figures over seeds, of the experiments and of the studies."""
-
-    def __init__(self, rows: Sequence[results.Row], specs: Catalogue) -> None:
-        self.catalogue = specs
-        self.rows = results.frame(rows)
-        self._summaries = _summaries(results.current(rows, specs))
-
-    def get(self, protocol: str, label: str, question: Question, score: str) -> Summary | None:
-        """One figure of an experiment; None if it was not measured."""
-        method = self.catalogue.canonical(label)
-        _, data, task, metric, _ = question
-        return self._summaries.get((protocol, method, data, task, score, metric))
-
-    def of_study(self, **fields: str) -> dict[tuple[str, ...], Summary]:
-        """Summaries of the rows whose fields begin with these values."""
-        table = self.rows
-        for name, value in fields.items():
-            table = table[table[name].str.startswith(value)]
-        return _summaries(table)
-
-    def seeds(self, protocol: str, label: str) -> int:
-        """Number of seeds of the accuracy."""
-        summary = self.get(protocol, label, ACCURACY, "labels")
-        return 0 if summary is None else summary.n
-
-    def text(self, protocol: str, label: str, question: Question) -> str:
-        """The figures of every score; the number of seeds is shown where it is not the accuracy's."""
-        found = [self.get(protocol, label, question, score) for score in question.scores]
-        seeds = self.seeds(protocol, label)
-        cells = [DASH if each is None else each.text(count=each.n != seeds) for each in found]
-        return " / ".join(cells) if any(found) else DASH
-
-
-def _summaries(table: pd.DataFrame) -> dict[tuple[str, ...], Summary]:
-    summarised = results.summarise(table)
-    lines = summarised.itertuples(index=False, name=None)
-    return {key: Summary(*line) for key, line in zip(summarised.index, lines, strict=True)}
-
-
-def protocols(figures: Figures) -> list[str]:
+def protocols(results: Results) -> str:
     """DAEDL under the paper's protocol and the quick one, beside the paper's figures."""
     questions = (
-        ACCURACY,
-        BRIER,
-        MISCLASSIFICATION,
-        KMNIST,
-        KMNIST._replace(title="KMNIST: AUROC", metric="auroc"),
-        FASHION,
-        FASHION._replace(title="Fashion-MNIST: AUROC", metric="auroc"),
-        MNIST_C,
+        *(ACCURACY, BRIER, MISCLASSIFICATION, KMNIST),
+        *(KMNIST._replace(title="KMNIST: AUROC", metric="auroc"), FASHION),
+        *(FASHION._replace(title="Fashion-MNIST: AUROC", metric="auroc"), MNIST_C),
     )
-    columns = ((PAPER, "daedl"), (QUICK, "daedl"), (QUICK, "daedl-loo"))
+    return _published(results, questions, (PAPER, "daedl"), (QUICK, "daedl"), (QUICK, "daedl-loo"))
+
+
+def summary(results: Results) -> str:
+    """DAEDL beside the paper's figures, and softmax; for the README."""
+    questions = (ACCURACY, *DETECTION)
+    return _published(results, questions, (PAPER, "daedl"), (QUICK, "daedl"), (QUICK, "softmax"))
+
+
+def _published(results: Results, questions: Sequence[Question], *columns: tuple[str, str]) -> str:
+    """Columns of (protocol, method), beside the paper's figures of DAEDL."""
     heads = [
-        f"{titles.method(label)}, {_short(protocol)}, {_seeds(figures.seeds(protocol, label))}"
+        f"{names.method(label)}, {protocol.removeprefix('mnist-')}, "
+        f"{names.seeds(_count(results.get, protocol, label))}"
         for protocol, label in columns
     ]
-    return _markdown(
-        ["", "published", *heads],
-        (
-            [each.title, _published("daedl", each), *(figures.text(*c, each) for c in columns)]
-            for each in questions
-        ),
-    )
+    lines = [
+        [each.title, each.published("daedl"), *(each.text(results.get, *c) for c in columns)]
+        for each in questions
+    ]
+    return markdown(["", "published", *heads], lines)
 
 
-def ablation(figures: Figures) -> list[str]:
+def ablation(results: Results) -> str:
     """The parts of DAEDL, and softmax, under the quick protocol."""
     labels = ("softmax", "edl", "exp", "exp+de", "exp+sn", "daedl")
-    return _markdown(
-        ["", *map(titles.method, labels)],
-        (
-            [each.title, *(figures.text(QUICK, label, each) for label in labels)]
-            for each in (ACCURACY, ECE, *DETECTION)
-        ),
-    )
+    lines = [
+        [each.title, *(each.text(results.get, QUICK, label) for label in labels)]
+        for each in COMPARED
+    ]
+    return markdown(["", *map(names.method, labels)], lines)
 
 
-def every_method(figures: Figures) -> list[str]:
+def every_method(results: Results) -> str:
     """Figures and costs of each method under the brief protocol."""
-    cost = Question("", "cost", "cost", "relative")
-    lines = []
-    for label in figures.catalogue.experiment("mnist-ood").methods:
-        if seeds := figures.seeds(BRIEF, label):
-            costs = [figures.get(BRIEF, label, cost, each) for each in ("step", "prediction")]
-            lines.append(
-                [
-                    titles.method(label),
-                    str(seeds),
-                    *(figures.text(BRIEF, label, each) for each in (ACCURACY, ECE, *DETECTION)),
-                    *(DASH if each is None else each.text(scale=1) for each in costs),
-                ]
-            )
+    cost = Question("", "cost", "cost", "relative", ("step", "prediction"))
+    lines = [
+        [
+            names.method(label),
+            str(seeds),
+            *(each.text(results.get, BRIEF, label) for each in COMPARED),
+            *(each.text(scale=1) if each else DASH for each in cost.ask(results.get, BRIEF, label)),
+        ]
+        for label in results.catalogue.experiment("mnist-ood").methods
+        if (seeds := _count(results.get, BRIEF, label))
+    ]
     heads = "seeds,accuracy,ECE,KMNIST,Fashion-MNIST,MNIST-C,step,prediction"
-    return _markdown(["", *heads.split(",")], lines)
+    return markdown(["", *heads.split(",")], lines)
 
 
-def wrapped(figures: Figures) -> list[str]:
+def wrapped(results: Results) -> str:
     """What the density adds to a softmax network that is trained already."""
-    names = {
+    titles = {
         "softmax": "softmax, as it is",
         "retrofit": "networks like these with the density, `retrofit`",
         "daedl": "DAEDL",
     }
-    return _markdown(
-        ["", "accuracy", "calibration error", "KMNIST", "Fashion-MNIST", "MNIST-C"],
-        (
-            [
-                f"{name} ({_seeds(figures.seeds(BRIEF, label))})",
-                *(figures.text(BRIEF, label, each) for each in (ACCURACY, ECE, *DETECTION)),
-            ]
-            for label, name in names.items()
-        ),
-    )
-
-
-def prevalence(figures: Figures) -> list[str]:
-    """AUPR with one in-distribution image in two and in eight, beside figures printed for the latter."""
-    study = figures.of_study(experiment="prevalence")
-    lines = []
-    for label in ("postnet", "kl-pn", "dropout", "rkl-pn"):
-        cells, counts = [], set()
-        for each in (KMNIST, FASHION):
-            of_each = [
-                study[BRIEF, label, each.data, "ood", score, "aupr, one in eight"] for score in BOTH
-            ]
-            counts |= {summary.n for summary in of_each}
-            one_in_eight = " / ".join(summary.text() for summary in of_each)
-            cells += [figures.text(BRIEF, label, each), one_in_eight, _published(label, each)]
-        (count,), of = counts, figures.seeds(BRIEF, label)
-        part = "" if count == of else f", {count} of them at 1 to 7"
-        lines.append([f"{titles.method(label)} ({_seeds(of)}{part})", *cells])
-    heads = ["ours, 1 to 1", "ours, 1 to 7", "printed"]
-    sets = [f"KMNIST: {heads[0]}", *heads[1:], f"Fashion-MNIST: {heads[0]}", *heads[1:]]
-    return _markdown(["", *sets], lines)
-
-
-def quick_and_paper(figures: Figures) -> list[str]:
-    """DAEDL under all protocols, and under candidates with lower rates than `quick`."""
-    recipe = figures.catalogue.protocols[QUICK].training
-    names = {mnist_quick.name({**recipe, "learning_rate": r}): f"up to {r:g}" for r in (2e-3, 1e-3)}
-    study = figures.of_study(experiment=mnist_quick.EXPERIMENT)
-    questions = (
-        ACCURACY,
-        KMNIST,
-        FASHION,
-        Question("uniform noise: AUROC", "noise-grey", "ood", "auroc"),
-        MNIST_C,
-        MNIST_C._replace(title="MNIST-C: AUROC", metric="auroc"),
-    )
-
-    def of(name: str, each: Question) -> list[Summary]:
-        _, data, task, metric, scores = each
-        return [study[name, "daedl", data, task, score, metric] for score in scores]
-
     lines = [
         [
-            each.title,
-            figures.text(BRIEF, "daedl", each),
-            *(" / ".join(summary.text() for summary in of(name, each)) for name in names),
-            *(figures.text(protocol, "daedl", each) for protocol in (QUICK, PAPER)),
+            f"{title} ({names.seeds(_count(results.get, BRIEF, label))})",
+            *(each.text(results.get, BRIEF, label) for each in COMPARED),
         ]
-        for each in questions
+        for label, title in titles.items()
     ]
-    brief, quick, published = (
-        f"{_short(name)}, {_seeds(figures.seeds(name, 'daedl'))}" for name in (BRIEF, QUICK, PAPER)
-    )
-    heads = [f"{short}, {_seeds(of(name, ACCURACY)[0].n)}" for name, short in names.items()]
-    return _markdown(["", brief, *heads, quick, published], lines)
+    heads = ["", "accuracy", "calibration error", "KMNIST", "Fashion-MNIST", "MNIST-C"]
+    return markdown(heads, lines)
 
 
-def candidates(figures: Figures) -> list[str]:
-    """The candidates for `quick` by figures of validation images, the lowest loss first."""
-    study = figures.of_study(data="validation", protocol=mnist_quick.ONE_CYCLE)
-    keys = {key[:2] for key in study}
-    ordered = sorted(keys, key=lambda key: _validation(study, *key)["validation"].mean)
-    return _validated(
-        ["candidate"],
-        [([_recipe(key[0], figures)], _validation(study, *key)) for key in ordered],
-    )
+def prevalence(results: Results) -> str:
+    """AUPR with one in-distribution image in two and in eight, beside figures printed for the latter."""
+    study = results.of_study(experiment="prevalence")
+    lines = []
+    for label in ("postnet", "kl-pn", "dropout", "rkl-pn"):
+        seeds, cells = _count(results.get, BRIEF, label), []
+        for each in (KMNIST, FASHION):
+            rare = each._replace(metric="aupr, one in eight")
+            cells += [
+                each.text(results.get, BRIEF, label),
+                rare.text(_getter(study), BRIEF, label),
+                each.published(label),
+            ]
+        (count,) = {each.n for key, each in study.items() if key[1] == label}
+        part = "" if count == seeds else f", {count} of them at 1 to 7"
+        lines.append([f"{names.method(label)} ({names.seeds(seeds)}{part})", *cells])
+    first, *others = "ours, 1 to 1", "ours, 1 to 7", "printed"
+    heads = [f"KMNIST: {first}", *others, f"Fashion-MNIST: {first}", *others]
+    return markdown(["", *heads], lines)
 
 
-def rates(figures: Figures) -> list[str]:
-    """Learning rates that were tried under `brief`, by figures of validation images."""
-    study = figures.of_study(data="validation", protocol="brief, rate")
+def quick_and_paper(results: Results) -> str:
+    """DAEDL under all protocols, and under candidates with lower rates than `quick`."""
+    recipe = results.catalogue.protocols[QUICK].training
+    study = _getter(results.of_study(experiment=mnist_quick.EXPERIMENT))
+    lower = {rate: mnist_quick.name({**recipe, "learning_rate": rate}) for rate in (2e-3, 1e-3)}
+    columns: list[tuple[Get, str, str]] = [
+        (results.get, BRIEF, "brief"),
+        *((study, name, f"up to {rate:g}") for rate, name in lower.items()),
+        (results.get, QUICK, "quick"),
+        (results.get, PAPER, "paper"),
+    ]
+    auroc = MNIST_C._replace(title="MNIST-C: AUROC", metric="auroc")
     lines = [
-        ([titles.method(label), f"{rate:g}"], found)
-        for label in figures.catalogue.methods
-        for rate in mnist_quick.RATES
-        if (found := _validation(study, f"brief, rate {rate:g}", label))
+        [each.title, *(each.text(get, protocol, "daedl") for get, protocol, _ in columns)]
+        for each in (ACCURACY, KMNIST, FASHION, NOISE, MNIST_C, auroc)
     ]
-    return _validated(["", "rate"], lines)
+    seeds = [names.seeds(_count(get, protocol, "daedl")) for get, protocol, _ in columns]
+    return markdown(
+        ["", *(f"{head}, {n}" for (*_, head), n in zip(columns, seeds, strict=True))], lines
+    )
 
 
-def unknown_digits(figures: Figures) -> list[str]:
+def candidates(results: Results) -> str:
+    """The candidates for `quick` by figures of validation images, the lowest loss first."""
+    table = _validation(results, mnist_quick.ONE_CYCLE).sort_values("validation", kind="stable")
+    lines = [([_recipe(key[0], results)], key) for key in table.index]
+    return _validated(lines, ["candidate"], table)
+
+
+def rates(results: Results) -> str:
+    """Learning rates that were tried under `brief`, by figures of validation images."""
+    table = _validation(results, "brief, rate")
+    lines = [
+        ([names.method(label), f"{rate:g}"], key)
+        for label in results.catalogue.methods
+        for rate in mnist_quick.RATES
+        if (key := (f"brief, rate {rate:g}", label)) in table.index
+    ]
+    return _validated(lines, ["", "rate"], table)
+
+
+def unknown_digits(results: Results) -> str:
     """AUROC of candidates for `quick` against digits left out of training, the highest mean first."""
-    rows = figures.rows
+    rows = results.every_row
     rows = rows[rows["data"].str.startswith("digits ") & (rows["metric"] == "auroc")]
     rows = rows[rows["score"].isin(BOTH)]
     # Datasets that every candidate was measured on.
-    table = rows.pivot_table("value", "protocol", ["data", "score"]).dropna(axis="columns")
-    values, means = table.T.to_dict(), table.mean(axis="columns").to_dict()
+    table = 100 * rows.pivot_table("value", "protocol", ["data", "score"]).dropna(axis="columns")
+    values, means = table.to_dict(), table.mean(axis="columns").sort_values(ascending=False)
     sets = [str(each) for each in table.columns.unique("data")]
     lines = [
         [
-            _recipe(name, figures),
-            *(" / ".join(f"{100 * values[name][each, s]:.2f}" for s in BOTH) for each in sets),
-            f"{100 * means[name]:.2f}",
+            _recipe(name, results),
+            *(" / ".join(f"{float(values[each, s][name]):.2f}" for s in BOTH) for each in sets),
+            f"{mean:.2f}",
         ]
-        for name in sorted(map(str, means), key=lambda name: -means[name])
+        for name, mean in zip(map(str, means.index), means, strict=True)
     ]
-    return _markdown(["candidate", *sets, "mean"], lines)
+    return markdown(["candidate", *sets, "mean"], lines)
 
 
-TABLES: Mapping[str, Callable[[Figures], list[str]]] = MappingProxyType(
+TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
     {
         each.__name__.replace("_", "-"): each
         for each in (
-            protocols,
-            ablation,
-            every_method,
-            wrapped,
-            prevalence,
-            quick_and_paper,
-            candidates,
-            unknown_digits,
-            rates,
+            *(summary, protocols, ablation, every_method, wrapped, prevalence),
+            *(quick_and_paper, candidates, unknown_digits, rates),
         )
     }
 )
 
 
-def written(page: str, figures: Figures) -> str:
+def written(page: str, results: Results) -> str:
     """The page with its tables as the rows are now."""
 
     def table(match: re.Match[str]) -> str:
         name, mark, _ = match.groups()
-        return f"{name}{mark}" + "\n".join(TABLES[name](figures)) + "\n"
+        return f"{name}{mark}{TABLES[name](results)}\n"
 
     return MARKED.sub(table, page)
 
 
-def _validation(
-    study: Mapping[tuple[str, ...], Summary], protocol: str, label: str
-) -> dict[str, Summary]:
-    """Figures of validation images by metric."""
-    return {key[-1]: each for key, each in study.items() if key[:2] == (protocol, label)}
+def _getter(study: Mapping[tuple[str, ...], Summary]) -> Get:
+    return lambda *figure: study.get(figure)
 
 
-def _validated(heads: list[str], lines: list[tuple[list[str], dict[str, Summary]]]) -> list[str]:
-    """Means over seeds, without columns that no line has."""
-    columns = {
+def _count(get: Get, protocol: str, label: str) -> int:
+    """Number of seeds of the accuracy."""
+    (accuracy,) = ACCURACY.ask(get, protocol, label)
+    return accuracy.n if accuracy else 0
+
+
+def _validation(results: Results, protocol: str) -> DataFrame:
+    """Means of figures of validation images under protocols that begin with `protocol`, and seeds."""
+    rows = results.every_row
+    rows = rows[(rows["data"] == "validation") & rows["protocol"].str.startswith(protocol)]
+    table = rows.pivot_table("value", ["protocol", "method"], "metric")
+    return table.assign(seeds=rows.groupby(["protocol", "method"])["seed"].nunique())
+
+
+def _validated(
+    lines: Iterable[tuple[list[str], tuple[str, str]]], heads: Sequence[str], table: DataFrame
+) -> str:
+    """One line per pair of its first cells and its key in `table`, without metrics that it lacks."""
+    forms = {
         "validation": ("validation loss", "{:.5f}"),
         "accuracy": ("accuracy", "{:.2%}"),
         "brier": ("Brier", "{:.4f}"),
         "nll": ("NLL", "{:.4f}"),
         "seconds": ("seconds", "{:.0f}"),
+        "seeds": ("seeds", "{:.0f}"),
     }
-    shown = {key: each for key, each in columns.items() if any(key in of for _, of in lines)}
-    return _markdown(
-        [*heads, *(head for head, _ in shown.values()), "seeds"],
-        (
-            [
-                *name,
-                *(
-                    form.format(of[key].mean) if key in of else DASH
-                    for key, (_, form) in shown.items()
-                ),
-                str(of["validation"].n),
-            ]
-            for name, of in lines
-        ),
-    )
+    shown = {name: each for name, each in forms.items() if name in table}
+    values = table.to_dict("index")
+    cells = [
+        [*line, *(_formatted(values[key][name], form) for name, (_, form) in shown.items())]
+        for line, key in lines
+    ]
+    return markdown([*heads, *(head for head, _ in shown.values())], cells)
 
 
-def _recipe(name: str, figures: Figures) -> str:
+def _formatted(value: float, form: str) -> str:
+    return DASH if isna(value) else form.format(value)
+
+
+def _recipe(name: str, results: Results) -> str:
     """The name of a candidate, after the name of the protocol that it became."""
-    became = (
-        f"`{_short(protocol)}`: "
-        for protocol in (QUICK, BRIEF)
-        if mnist_quick.name(figures.catalogue.protocols[protocol].training) == name
-    )
-    return next(became, "") + name
-
-
-def _published(method: str, question: Question) -> str:
-    """The paper's means."""
-    means = {
-        column.score: figure.mean
-        for table in paper.tables().values()
-        for column, figure in zip(table.columns, table.rows.get(method, ()), strict=False)
-        if figure and (column.id, column.ood) == ("mnist", question.data)
-        if (column.task, column.metric) == (question.task, question.metric)
-    }
-    cells = [f"{means[each]:.2f}" if each in means else DASH for each in question.scores]
-    return " / ".join(cells) if means else DASH
-
-
-def _short(protocol: str) -> str:
-    return protocol.removeprefix("mnist-")
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'' if count == 1 else 's'}"
-
-
-def _markdown(heads: list[str], lines: Iterable[list[str]]) -> list[str]:
-    first, *rest = (f"| {' | '.join(cells)} |" for cells in (heads, *lines))
-    return [first.replace("|  |", "| |", 1), f"|{'---|' * len(heads)}", *rest]
+    training = {each: results.catalogue.protocols[each].training for each in (QUICK, BRIEF)}
+    became = (each for each, settings in training.items() if mnist_quick.name(settings) == name)
+    return next((f"`{each.removeprefix('mnist-')}`: " for each in became), "") + name
 
 
 @app.command()
 def main(folder: ResultsFolder = RESULTS, root: Path = Path()) -> None:
     """Write the tables of every page from the rows, and docs/methods.md from the methods."""
-    figures = Figures(results.load_folder(folder), catalogue())
+    results = Results.load(folder, catalogue())
     for page in PAGES:
         path = root / page
-        write_atomically(path, written(path.read_text("utf-8"), figures).encode())
+        write_atomically(path, written(path.read_text("utf-8"), results).encode())
     write_atomically(root / "docs/methods.md", methods_page.markdown().encode())

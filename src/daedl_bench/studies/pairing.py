@@ -17,18 +17,7 @@ from daedl.demo.training import Progress
 from daedl.evaluate import Measured
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
-from daedl_bench import results
-from daedl_bench.options import (
-    RESULTS,
-    CacheFolder,
-    DataRoot,
-    Methods,
-    ResultsFolder,
-    Seeds,
-    names,
-    seed_list,
-    workspace,
-)
+from daedl_bench import options, results
 from daedl_bench.results import Row
 from daedl_bench.runner import append_missing, trial_rows
 from daedl_bench.spec import MISPAIRED, catalogue, mispaired_key
@@ -71,18 +60,19 @@ def correlation(predictor: Predictor, label: str, name: str) -> list[Row]:
 
 @app.command(help=__doc__)
 def main(
-    data: DataRoot = None,
-    cache: CacheFolder = None,
-    folder: ResultsFolder = RESULTS,
+    data: options.DataRoot = None,
+    cache: options.CacheFolder = None,
+    folder: options.ResultsFolder = options.RESULTS,
     protocol: Annotated[str, typer.Option(help="quick, brief or paper.")] = "quick",
-    methods: Methods = "daedl",
-    seeds: Seeds = "0-4",
+    methods: options.Methods = "daedl",
+    seeds: options.Seeds = "0-4",
 ) -> None:
     torch.set_num_threads(1)
-    specs, space, path = catalogue(), workspace(data, cache, Progress()), folder / "pairing.jsonl"
+    specs, path = catalogue(), folder / "pairing.jsonl"
+    space = options.workspace(data, cache, Progress())
     experiments = ood, _ = [specs.experiment(name) for name in ("mnist-ood", "mnist-shift")]
-    for label in names(methods):
-        for seed in seed_list(seeds):
+    for label in options.names(methods):
+        for seed in options.seed_list(seeds):
             trial = specs.trial(label, ood.protocol(protocol), seed)
             space.progress.starts(f"{trial.protocol.name} · {label}, seed {seed}")
             predictor = space.prepare(trial)

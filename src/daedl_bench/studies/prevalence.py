@@ -9,25 +9,15 @@ Trains nothing: run `python -m daedl_bench run mnist-ood --protocol brief` first
 in the cache are left out. It explains figures and selects nothing.
 """
 
+from collections.abc import Iterator
+
 import torch
 import typer
 
 from daedl import metrics
 from daedl.evaluate import Measured
-from daedl_bench import results
-from daedl_bench.options import (
-    RESULTS,
-    CacheFolder,
-    DataRoot,
-    Methods,
-    ResultsFolder,
-    Seeds,
-    names,
-    seed_list,
-    workspace,
-)
-from daedl_bench.results import Row
-from daedl_bench.runner import trial_rows
+from daedl_bench import options, results
+from daedl_bench.runner import measure_once
 from daedl_bench.spec import catalogue
 from daedl_bench.workspace import Predictor
 
@@ -35,34 +25,35 @@ TIMES = 7  # 70,000 OOD images for 10,000 in-distribution ones
 app = typer.Typer()
 
 
-def measure(predictor: Predictor, label: str, other: str) -> list[Row]:
-    """AUPR of both scores, with every image of `other` counted `TIMES` times."""
-    inside, outside = (predictor.predict(name)[0].scores() for name in ("mnist", other))
-    measured = [
-        Measured("ood", score, "aupr, one in eight", metrics.aupr(inside[score], repeated))
-        for score in ("aleatoric", "epistemic")
-        for repeated in [outside[score].repeat(TIMES)]
-    ]
-    return trial_rows(measured, predictor.trial, label, other, experiment="prevalence")
+def measure(predictor: Predictor) -> Iterator[tuple[str, list[Measured]]]:
+    """AUPR of both scores, with every OOD image counted `TIMES` times."""
+    inside = predictor.predict("mnist")[0].scores()
+    for other in ("kmnist", "fashion-mnist"):
+        outside = predictor.predict(other)[0].scores()
+        yield (
+            other,
+            [
+                Measured("ood", score, "aupr, one in eight", metrics.aupr(inside[score], repeated))
+                for score in ("aleatoric", "epistemic")
+                for repeated in [outside[score].repeat(TIMES)]
+            ],
+        )
 
 
 @app.command(help=__doc__)
 def main(
-    data: DataRoot = None,
-    cache: CacheFolder = None,
-    folder: ResultsFolder = RESULTS,
-    methods: Methods = "dropout,kl-pn,rkl-pn,postnet",
-    seeds: Seeds = "0-4",
+    data: options.DataRoot = None,
+    cache: options.CacheFolder = None,
+    folder: options.ResultsFolder = options.RESULTS,
+    methods: options.Methods = "dropout,kl-pn,rkl-pn,postnet",
+    seeds: options.Seeds = "0-4",
 ) -> None:
     torch.set_num_threads(1)
-    specs, space, path = catalogue(), workspace(data, cache), folder / "prevalence.jsonl"
-    held = {row.spec for row in results.load(path)}
-    for label in names(methods):
-        for seed in seed_list(seeds):
+    specs, space, path = catalogue(), options.workspace(data, cache), folder / "prevalence.jsonl"
+    for label in options.names(methods):
+        for seed in options.seed_list(seeds):
             trial = specs.trial(label, specs.protocols["mnist-brief"], seed)
-            if trial.key not in held and space.is_trained(trial):
-                predictor = space.prepare(trial)
-                for other in ("kmnist", "fashion-mnist"):
-                    results.append(path, measure(predictor, label, other))
+            if space.is_trained(trial):
+                measure_once(path, space, trial, label, measure, "prevalence")
     summaries = results.summarise(results.frame(results.load(path)), ["method", "data", "score"])
     typer.echo(summaries.to_string())

@@ -28,6 +28,7 @@ from daedl_bench import results
 from daedl_bench.options import RESULTS
 from daedl_bench.spec import Protocol, catalogue
 from daedl_bench.studies._machine import Limited, best_times, compared, conclude
+from daedl_bench.summary import Results
 
 Rows = list[Limited]
 app = typer.Typer()
@@ -150,7 +151,7 @@ def throughput(images: int = 3200) -> Rows:
     classifier = daedl.Classifier(ConvNet(1, 10))
     bare = daedl.spectral_normalize(ConvNet(1, 10)).train()
     optimizer = torch.optim.Adam(bare.parameters(), lr=1e-3)
-    ready = list(data.batches(64))
+    ready = [(classifier.prepare(images), targets) for images, targets in data.batches(64)]
 
     def bare_epoch() -> float:
         started = time.perf_counter()
@@ -177,7 +178,7 @@ def quick_training(images: int = 3200) -> Rows:
     is the mean of its rows.
     """
     specs = catalogue()
-    table = results.current(results.load(RESULTS / "mnist-ood.jsonl"), specs)
+    table = Results(specs, tuple(results.load(RESULTS / "mnist-ood.jsonl"))).frame
     table = table[(table.protocol == "mnist-paper") & (table.method == "daedl")]
     taken = table[(table.score == "training") & (table.metric == "epochs")]["value"]
     if taken.empty:
@@ -189,7 +190,7 @@ def quick_training(images: int = 3200) -> Rows:
 
     def epoch(protocol: Protocol) -> float:
         # Without the density, whose fit to noise would be meaningless.
-        classifier = daedl.Classifier(protocol.build(), daedl.methods.DAEDL().training_method())
+        classifier = protocol.classifier(daedl.methods.DAEDL().training_method())
         options = {**protocol.training, "max_epochs": 1}
         size = options.pop("batch_size")
         sides = train.batches(size, shuffle=True), val.batches(size)

@@ -1,4 +1,4 @@
-"""Malformed requests for a server, drawn with a seed."""
+"""Malformed HTTP requests, drawn with a seed."""
 
 import json
 import random
