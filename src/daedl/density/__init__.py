@@ -1,6 +1,7 @@
 """Feature densities: class-conditional Gaussians, and normalisers that map them to scores."""
 
 from daedl.density.effect import DensityEffect, DensityWarning, density_effect
+from daedl.density.fitting import fit_gaussians, refit_gaussians
 from daedl.density.gaussian import GaussianDensity
 from daedl.density.normalizer import NORMALIZERS, MinMax, Normalizer, SmoothQuantile
 from daedl.density.scorer import DensityScorer
@@ -19,4 +20,6 @@ __all__ = [
     "Shrunk",
     "SmoothQuantile",
     "density_effect",
+    "fit_gaussians",
+    "refit_gaussians",
 ]

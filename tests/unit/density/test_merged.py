@@ -26,18 +26,30 @@ def test_mean_log_density_equals_that_of_the_samples(blobs, structure):
     assert density.mean_log_density(statistics) == pytest.approx(float(own.mean()), rel=1e-5)
 
 
-@pytest.mark.parametrize("structure", ["full", "tied", "diagonal"])
+@pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "low-rank"])
 @pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
-def test_merged_density_is_that_of_all_samples_with_a_similar_range(blobs, structure, normalizer):
+@pytest.mark.parametrize("normalize", [False, True])
+def test_merged_density_is_that_of_all_samples_with_a_similar_range(
+    blobs, covariance, normalizer, normalize
+):
     first, second = halves(blobs)
-    whole = DensityScorer.fit(*blobs, 3, structure, normalizer=normalizer)
-    merged = DensityScorer.fit(*first, 3, structure, normalizer=normalizer).merged(*second)
+    settings = {"normalizer": normalizer, "rank": 2, "normalize_features": normalize}
+    whole = DensityScorer.fit(*blobs, 3, covariance, **settings)
+    merged = DensityScorer.fit(*first, 3, covariance, **settings).merged(*second)
     torch.testing.assert_close(merged.density(blobs[0]), whole.density(blobs[0]))
     length = whole.normalizer.high - whole.normalizer.low
     assert merged.normalizer.low == pytest.approx(whole.normalizer.low, abs=0.15 * length)
     assert merged.normalizer.high == pytest.approx(whole.normalizer.high, abs=0.1 * length)
     score = merged(blobs[0])[1]
     assert ((score == 0) | (score == 1)).double().mean() < 0.02
+
+
+def test_selected_structure_is_kept(blobs):
+    first, second = halves(blobs)
+    scorer = DensityScorer.fit(*first, 3, "auto")
+    merged = scorer.merged(*second)
+    assert merged.density.structure == scorer.density.structure
+    assert merged.density.candidates == scorer.density.candidates != {}
 
 
 def test_reference_follows_the_density(blobs):
