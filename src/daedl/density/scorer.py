@@ -58,9 +58,9 @@ class DensityScorer(nn.Module):
         density = fit_gaussians(
             features, targets, num_classes, covariance, shrinkage, rank, normalize_features
         )
-        log_density = _training_log_density(density, features, targets, leave_one_out)
+        log_density, left_out = _log_densities(density, features, targets, leave_one_out)
         fitted = kind.fit(log_density)
-        return cls(density, fitted, _reference(density, fitted, features, targets))
+        return cls(density, fitted, float(fitted(left_out).mean()))
 
     def merged(
         self,
@@ -77,15 +77,14 @@ class DensityScorer(nn.Module):
         before, targets = self.density.statistics, targets.long()
         density = refit_gaussians(self.density, features, targets, shrinkage)
         shift = density.mean_log_density(before) - self.density.mean_log_density(before)
-        log_density = _training_log_density(density, features, targets, leave_one_out)
+        log_density, left_out = _log_densities(density, features, targets, leave_one_out)
         share = 1 - float(before.counts.sum() / density.counts.sum())
         merged = self.normalizer.shifted(shift).merged(log_density, share)
         reference = self.reference
         if reference is not None:
             shifted = self.normalizer.inverse(reference) + shift
             earlier = float(merged(torch.tensor(shifted, dtype=torch.float64)))
-            added = _reference(density, merged, features, targets)
-            reference = (1 - share) * earlier + share * added
+            reference = (1 - share) * earlier + share * float(merged(left_out).mean())
         return DensityScorer(density, merged, reference)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,19 +113,13 @@ class DensityScorer(nn.Module):
         return cls(density, kind(**arguments), settings.get("reference"))
 
 
-def _training_log_density(
+def _log_densities(
     density: GaussianDensity, features: Tensor, targets: Tensor, leave_one_out: bool
-) -> Tensor:
-    """In-sample or leave-one-out log densities of the training samples of all processes."""
-    if leave_one_out:
-        return gather_across(left_out_log_density(density, features.cpu(), targets.cpu()))
-    return gather_across(density(features.cpu()))
+) -> tuple[Tensor, Tensor]:
+    """Log densities of the training samples of all processes: for the range, and for the reference.
 
-
-def _reference(
-    density: GaussianDensity, normalizer: Normalizer, features: Tensor, targets: Tensor
-) -> float:
-    """Mean leave-one-out score of a subset of the training samples."""
-    step = max(1, len(features) // _SAMPLE)
-    left_out = left_out_log_density(density, features[::step].cpu(), targets[::step].cpu())
-    return float(normalizer(gather_across(left_out)).mean())
+    The latter are leave-one-out densities; for a range of in-sample densities a subset is sufficient.
+    """
+    step = 1 if leave_one_out else max(1, len(features) // _SAMPLE)
+    left_out = gather_across(left_out_log_density(density, features[::step], targets[::step]))
+    return left_out if leave_one_out else gather_across(density(features.cpu())), left_out
