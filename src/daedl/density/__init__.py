@@ -3,7 +3,7 @@
 from daedl.density.effect import DensityEffect, DensityWarning, density_effect
 from daedl.density.fitting import fit_gaussians, refit_gaussians
 from daedl.density.gaussian import GaussianDensity
-from daedl.density.normalizer import NORMALIZERS, MinMax, Normalizer, SmoothQuantile
+from daedl.density.normalizer import NORMALIZERS, HalfQuantile, MinMax, Normalizer, SmoothQuantile
 from daedl.density.scorer import DensityScorer
 from daedl.density.shrinkage import Shrunk
 from daedl.density.statistics import ClassStatistics
@@ -15,6 +15,7 @@ __all__ = [
     "DensityScorer",
     "DensityWarning",
     "GaussianDensity",
+    "HalfQuantile",
     "MinMax",
     "Normalizer",
     "Shrunk",

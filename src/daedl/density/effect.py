@@ -66,7 +66,7 @@ class DensityEffect:
             return (
                 f"the density is inert: {self.near_one:.0%} of held-out in-distribution samples score "
                 f"above {1 - NEAR}, so it has no effect. Training outliers widen the range: inspect the "
-                "samples of lowest density, or use normalizer='smooth-quantile'"
+                "samples of lowest density, or use normalizer='half-quantile' or 'smooth-quantile'"
             )
         return None
 

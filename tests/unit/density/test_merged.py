@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from daedl.density import (
+    NORMALIZERS,
     ClassStatistics,
     DensityScorer,
     GaussianDensity,
+    HalfQuantile,
     MinMax,
     SmoothQuantile,
 )
@@ -27,7 +29,7 @@ def test_mean_log_density_equals_that_of_the_samples(blobs, structure):
 
 
 @pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "low-rank"])
-@pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
+@pytest.mark.parametrize("normalizer", sorted(NORMALIZERS))
 @pytest.mark.parametrize("normalize", [False, True])
 def test_merged_density_is_that_of_all_samples_with_a_similar_range(
     blobs, covariance, normalizer, normalize
@@ -97,13 +99,13 @@ def test_normalizers_are_shifted_merged_and_inverted():
     values = torch.linspace(4, 12, 101)
     joined = SmoothQuantile(0, 4, level=0.0).merged(values, 0.25)
     assert joined == SmoothQuantile(1, 6, level=0.0)
-    for normalizer in (MinMax(-3, 5), SmoothQuantile(-3, 5, level=0.1)):
-        for score in (0.2, 0.5, 0.8):
+    for normalizer in (MinMax(-3, 5), SmoothQuantile(-3, 5, 0.1), HalfQuantile(-3, 5, 0.1)):
+        for score in (0.55, 0.7, 0.85):
             log_density = torch.tensor(normalizer.inverse(score))
             assert float(normalizer(log_density)) == pytest.approx(score)
 
 
-@pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
+@pytest.mark.parametrize("normalizer", sorted(NORMALIZERS))
 def test_a_single_sample_can_be_merged(blobs, normalizer):
     scorer = DensityScorer.fit(*blobs, 3, normalizer=normalizer)
     merged = scorer.merged(blobs[0][:1], blobs[1][:1])

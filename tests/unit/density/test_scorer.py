@@ -6,12 +6,12 @@ import sys
 import pytest
 import torch
 
-from daedl.density import DensityScorer
+from daedl.density import NORMALIZERS, DensityScorer
 from daedl.density.fitting import FLOAT32_AGREEMENT
 
 
 @pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "low-rank", "auto"])
-@pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
+@pytest.mark.parametrize("normalizer", sorted(NORMALIZERS))
 @pytest.mark.parametrize("normalize", [False, True])
 def test_restored_scorer_is_the_same(blobs, covariance, normalizer, normalize):
     features, targets = blobs
@@ -71,7 +71,7 @@ def test_unknown_normalizer_is_rejected_with_a_suggestion(blobs):
 PEAK = """
 import torch
 from pathlib import Path
-from daedl.density import DensityScorer
+from daedl.density import NORMALIZERS, DensityScorer
 
 def memory(field):
     status = Path("/proc/self/status").read_text()
