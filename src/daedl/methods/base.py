@@ -61,8 +61,8 @@ class Method(ABC):
         extra_data: data required in addition to the training set.
         caveats: known limitations.
         fit_split: data passed to `fit`, "training" or "validation".
-        since: settings that were added after model files and figures were written, with the values
-            that reproduce these; see `arguments`.
+        since: settings of this class that were added after model files and figures were written, with
+            the values that reproduce these; see `arguments`. Those of base classes are added.
 
     Attributes:
         spectral: spectral normalisation of the network; None to disable it.
@@ -87,6 +87,9 @@ class Method(ABC):
         super().__init_subclass__(**kwargs)
         if "name" in vars(cls) and "title" not in vars(cls):
             cls.title = cls.name.upper()
+        # Each class lists its own settings; a method and its mixins may all have added some.
+        declared = [vars(each).get("since", {}) for each in reversed(cls.__mro__)]
+        cls.since = {name: value for each in declared for name, value in each.items()}
 
     def prepare(self, network: Network) -> Network:
         """Prepare `network` for training with this method, in place, and return it.

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
@@ -36,6 +37,17 @@ def test_later_settings_are_arguments_unless_they_are_neutral(method):
     assert normalized.arguments() == {**method().arguments(), "normalize_features": True}
     assert methods.rebuild(method.name, normalized.arguments()) == normalized
     assert methods.rebuild(method.name, method().arguments()) == method()
+
+
+def test_later_settings_of_base_classes_are_added():
+    @dataclass(frozen=True, kw_only=True)
+    class Later(DAEDL):
+        since: ClassVar = {"added": 1}
+        added: int = 2
+
+    assert Later.since == {**DAEDL.since, "added": 1}
+    assert Later().arguments() == {**DAEDL().arguments(), "added": 2}
+    assert Later(added=1).arguments() == DAEDL().arguments()
 
 
 def test_files_that_lack_a_setting_do_not_follow_its_default(monkeypatch):
