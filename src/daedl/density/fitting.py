@@ -15,7 +15,8 @@ from daedl.distributed import gather_across
 from daedl.names import look_up
 
 Covariance = Literal["auto", "full", "tied", "diagonal", "low-rank"]
-# Directions per class of a low-rank covariance (chosen).
+# Directions per class of a low-rank covariance: on features of digits, 64 per image, more do not increase the
+# leave-one-out density, and 8 decrease it (measured).
 RANK = 16
 # float32, which is twice as fast, is used for scoring if it agrees with float64 to this relative error on
 # training features (chosen: far below relevant differences in score).

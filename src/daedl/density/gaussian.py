@@ -72,14 +72,9 @@ class GaussianDensity(nn.Module):
         # Centring avoids cancellation if all features have a large common offset.
         center = shares @ statistics.means
         covariances = shrunk_covariances(statistics, shrunk)
-        kind = (
-            DISTANCES[statistics.structure]
-            if rank is None
-            else partial(LowRankDistances, rank=rank)
-        )
-        distances = kind(statistics.means - center, covariances, dtype)
-        self.distances = distances
-        constant = shares.log() + distances.log_volume
+        kind = DISTANCES[self.structure] if rank is None else partial(LowRankDistances, rank=rank)
+        self.distances = kind(statistics.means - center, covariances, dtype)
+        constant = shares.log() + self.distances.log_volume
         constant -= 0.5 * statistics.num_features * math.log(2 * math.pi)
         # Centred features are clamped to ± this (10^8 standard deviations): squares stay finite in float32.
         self.max_offset = 1e8 * math.sqrt(statistics.num_features * float(shrunk.scale.max()))

@@ -33,21 +33,19 @@ def left_out_log_density(density: GaussianDensity, features: Tensor, targets: Te
     statistics, features, targets = density.statistics, features.cpu(), targets.cpu()
     shares, total = statistics.counts / statistics.counts.sum(), statistics.counts.sum()
     log_density = torch.empty(len(targets), dtype=torch.float64)
-    tied = density.structure == "tied"
-    for c, (basis, removal) in enumerate(zip(_bases(density), _removals(density), strict=True)):
-        counts = statistics.counts.clone()
+    for c, (covariance, removal) in enumerate(
+        zip(_bases(density), _removals(density), strict=True)
+    ):
+        mean, counts = statistics.means[c], statistics.counts.clone()
         counts[c] -= 1
         for rows in torch.split((targets == c).nonzero()[:, 0], _ROWS):
             points = features[rows].double()
-            deviations = (unit_length(points) if density.normalized else points) - statistics.means[
-                c
-            ]
-            if isinstance(basis, _Eigenbasis) and tied:
-                others = statistics.means - statistics.means[c]
-                terms = basis.log_normals(deviations, removal, others)
+            deviations = (unit_length(points) if density.normalized else points) - mean
+            if isinstance(covariance, _Tied):
+                terms = covariance.log_normals(deviations, removal, statistics.means - mean)
             else:
                 terms = density.class_log_densities(features[rows]).cpu() - shares.log()
-            terms[:, c] = basis.log_normal(deviations, removal)
+            terms[:, c] = covariance.log_normal(deviations, removal)
             log_density[rows] = (terms + (counts / (total - 1)).log()).logsumexp(-1)
     return log_density
 
@@ -87,16 +85,16 @@ def _removals(density: GaussianDensity) -> Iterator[_Removal]:
             yield _Removal(1.0, 0.0, g, amount, scale)
 
 
-def _bases(density: GaussianDensity) -> "Iterator[_Diagonal | _Eigenbasis | _LowRank]":
+def _bases(density: GaussianDensity) -> "Iterator[_Diagonal | _Full | _Tied | _LowRank]":
     """Yield the decomposed covariance of each class."""
     covariances = density.statistics.covariances()
     if density.structure == "tied":
-        yield from repeat(_Eigenbasis(*_eigen(next(covariances))), len(density.counts))
+        yield from repeat(_Tied(*_eigen(next(covariances))), len(density.counts))
     for covariance in covariances:
         if density.structure == "diagonal":
             yield _Diagonal(covariance)
         elif density.rank is None:
-            yield _Eigenbasis(*_eigen(covariance))
+            yield _Full(*_eigen(covariance))
         else:
             yield _LowRank(*_eigen(covariance), density.rank)
 
@@ -108,8 +106,8 @@ def _eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class _Eigenbasis:
-    """A covariance matrix."""
+class _Full:
+    """A covariance matrix in its eigenbasis."""
 
     values: Tensor
     vectors: Tensor
@@ -119,6 +117,19 @@ class _Eigenbasis:
         z, m, left = self._removed(deviations, removal)
         distances = removal.g**2 * (z.square() / m).sum(1) / left
         return _log_normal(distances, m.log().sum(1) + left.log(), len(self.values))
+
+    def _removed(self, deviations: Tensor, removal: _Removal) -> tuple[Tensor, Tensor, Tensor]:
+        """Deviations d (N, H) and M = a S + target (N, H) in the eigenbasis, and 1 − b dᵀM⁻¹d (N,)."""
+        kept, z = 1 - removal.amount, deviations @ self.vectors
+        target = removal.target(self.values.sum(), z.square().sum(1), len(self.values))
+        m = kept * removal.a * self.values + removal.amount * target[:, None]
+        left = 1 - kept * removal.b * (z.square() / m).sum(1)
+        return z, m, left.clamp_min(_LEAST)
+
+
+@dataclass(frozen=True)
+class _Tied(_Full):
+    """The covariance matrix of all classes."""
 
     def log_normals(self, deviations: Tensor, removal: _Removal, others: Tensor) -> Tensor:
         """ln N (N, C) without the sample, about means at `others` (C, H) from the mean of its class.
@@ -134,14 +145,6 @@ class _Eigenbasis:
         distances = distances + b * (own - products).square() / left[:, None]
         log_det = m.log().sum(1) + left.log()
         return _log_normal(distances, log_det[:, None], len(self.values))
-
-    def _removed(self, deviations: Tensor, removal: _Removal) -> tuple[Tensor, Tensor, Tensor]:
-        """Deviations d (N, H) and M = a S + target (N, H) in the eigenbasis, and 1 − b dᵀM⁻¹d (N,)."""
-        kept, z = 1 - removal.amount, deviations @ self.vectors
-        target = removal.target(self.values.sum(), z.square().sum(1), len(self.values))
-        m = kept * removal.a * self.values + removal.amount * target[:, None]
-        left = 1 - kept * removal.b * (z.square() / m).sum(1)
-        return z, m, left.clamp_min(_LEAST)
 
 
 @dataclass(frozen=True)
