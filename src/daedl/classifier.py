@@ -348,8 +348,8 @@ class Classifier(nn.Module):
             network = networks.build(saved["name"], **saved["arguments"])
         network.to(getattr(torch, description["dtype"]))
         if method is None:
-            method = methods.build(
-                description["method"]["name"], **description["method"]["arguments"]
+            method = methods.rebuild(
+                description["method"]["name"], description["method"]["arguments"]
             )
         if isinstance(method, methods.Ensemble) and not isinstance(network, networks.Members):
             # Copies: their weights come from the file, so that none need be drawn.

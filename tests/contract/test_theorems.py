@@ -22,7 +22,7 @@ def fitted():
     return features, DensityScorer.fit(features, targets, 3), centers.T
 
 
-@pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
+@pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile", "half-quantile"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_theorem_1_prediction_tends_to_uniform_far_from_the_data(normalizer, seed):
     """In input space, through a trained network."""

@@ -24,7 +24,7 @@ from torch.utils.data import (
 
 import daedl
 from daedl.data.loaders import in_order
-from daedl.density.scorer import FLOAT32_AGREEMENT
+from daedl.density.fitting import FLOAT32_AGREEMENT
 from daedl.networks import MLP, ConvNet
 from daedl.training.randomness import seed_epoch
 

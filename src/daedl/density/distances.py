@@ -1,6 +1,6 @@
 """Squared Mahalanobis distances to all classes, by matrix products instead of triangular solves.
 
-Each module maps centred features (B, H) to distances (B, C). `log_volume` (C,) is −½ ln |Σ_c|.
+`log_volume` (C,) is −½ ln |Σ_c|.
 """
 
 from collections.abc import Iterable
@@ -14,10 +14,14 @@ from torch import Tensor, nn
 BLOCKS = 8
 
 
-class FullDistances(nn.Module):
-    """‖W_c f − W_c μ_c‖², W_c the inverse Cholesky factor of the covariance of class c."""
+class Distances(nn.Module):
+    """Base class: maps centred features (B, H) to squared distances (B, C)."""
 
     log_volume: Tensor
+
+
+class FullDistances(Distances):
+    """‖W_c f − W_c μ_c‖², W_c the inverse Cholesky factor of the covariance of class c."""
 
     def __init__(self, means: Tensor, covariances: Iterable[Tensor], dtype: torch.dtype) -> None:
         super().__init__()
@@ -52,12 +56,11 @@ class FullDistances(nn.Module):
         return total
 
 
-class TiedDistances(nn.Module):
+class TiedDistances(Distances):
     """‖W f − W μ_c‖², W the inverse Cholesky factor of the shared covariance."""
 
     product: Tensor
     whitened_means: Tensor
-    log_volume: Tensor
 
     def __init__(self, means: Tensor, covariances: Iterable[Tensor], dtype: torch.dtype) -> None:
         super().__init__()
@@ -77,12 +80,11 @@ class TiedDistances(nn.Module):
         ).square()
 
 
-class DiagonalDistances(nn.Module):
+class DiagonalDistances(Distances):
     """Σ_h (f_h − μ_ch)² / σ²_ch, expanded to one product: [f², f] · [σ⁻², −2 μ σ⁻²] + Σ_h μ²/σ²."""
 
     product: Tensor
     squared_means: Tensor
-    log_volume: Tensor
 
     def __init__(self, means: Tensor, covariances: Iterable[Tensor], dtype: torch.dtype) -> None:
         super().__init__()
@@ -97,6 +99,50 @@ class DiagonalDistances(nn.Module):
         """Distances (B, C) of centred features (B, H)."""
         both = torch.cat([features.square(), features], dim=1)
         return torch.addmm(self.squared_means, both, self.product)
+
+
+class LowRankDistances(Distances):
+    """Σ_i (u_ciᵀ d)² / λ_ci + (‖d‖² − Σ_i (u_ciᵀ d)²) / σ²_c with d = f − μ_c, i = 1, ..., rank.
+
+    Probabilistic PCA (Tipping and Bishop, 1999): λ_ci are the largest eigenvalues of the covariance of
+    class c, u_ci their eigenvectors, and σ²_c is the mean of the other eigenvalues.
+    """
+
+    means: Tensor
+    product: Tensor
+    shift: Tensor
+    along: Tensor
+    across: Tensor
+
+    def __init__(
+        self, means: Tensor, covariances: Iterable[Tensor], dtype: torch.dtype, rank: int
+    ) -> None:
+        super().__init__()
+        products, values, rests = [], [], []
+        for covariance in covariances:
+            spectrum, vectors = torch.linalg.eigh(covariance)
+            products.append(vectors[:, -rank:])
+            values.append(spectrum[-rank:])
+            rests.append(spectrum[:-rank].clamp_min(0).mean())
+        product, value, rest = torch.stack(products), torch.stack(values), torch.stack(rests)
+        shift = torch.einsum("ch,chr->cr", means, product)
+        log_volume = value.log().sum(1) + (means.shape[1] - rank) * rest.log()
+        self.register_buffer("means", means.to(dtype), persistent=False)
+        self.register_buffer("product", product.permute(1, 0, 2).to(dtype), persistent=False)
+        self.register_buffer("shift", -shift.to(dtype), persistent=False)
+        self.register_buffer("along", (1 / value).to(dtype), persistent=False)
+        self.register_buffer("across", (1 / rest).to(dtype), persistent=False)
+        self.register_buffer("log_volume", -0.5 * log_volume, persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Distances (B, C) of centred features (B, H)."""
+        projected = torch.addmm(self.shift.flatten(), features, self.product.flatten(1))
+        squares = projected.view(-1, *self.shift.shape).square()
+        lengths = features.square().sum(1, keepdim=True) + self.means.square().sum(1)
+        lengths = torch.addmm(lengths, features, self.means.T, alpha=-2)
+        # Negative only by rounding.
+        outside = (lengths - squares.sum(-1)).clamp_min(0)
+        return (squares * self.along).sum(-1) + outside * self.across
 
 
 def _whitener(covariance: Tensor) -> tuple[Tensor, Tensor]:

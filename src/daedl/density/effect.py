@@ -1,5 +1,6 @@
 """Effect of the density on predictions, with advice if it is too small or too large."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -36,6 +37,9 @@ class DensityEffect:
             tie; must be 0.
         samples: number of samples.
         shrunk: shrinkage, condition number and effective rank per covariance.
+        covariance: structure of the covariances.
+        candidates: mean leave-one-out log density of the training samples per structure, if the structure
+            was selected by it; otherwise empty.
     """
 
     near_zero: float
@@ -45,6 +49,8 @@ class DensityEffect:
     flips: int
     samples: int
     shrunk: Shrunk
+    covariance: str
+    candidates: Mapping[str, float]
 
     def advice(self) -> str | None:
         """Description of a problem and its remedies; None if there is none."""
@@ -53,14 +59,14 @@ class DensityEffect:
             return (
                 f"the density is saturated: {self.near_zero:.0%} of held-out in-distribution samples "
                 f"score below {NEAR}, which removes their evidence. The density overfits the training "
-                "samples: use leave_one_out=True, covariance='tied' or 'diagonal', a larger "
+                "samples: use leave_one_out=True, covariance='auto', normalize_features=True, a larger "
                 "shrinkage, more samples, or features of a later block"
             )
         if self.near_one > INERT:
             return (
                 f"the density is inert: {self.near_one:.0%} of held-out in-distribution samples score "
                 f"above {1 - NEAR}, so it has no effect. Training outliers widen the range: inspect the "
-                "samples of lowest density, or use normalizer='smooth-quantile'"
+                "samples of lowest density, or use normalizer='half-quantile' or 'smooth-quantile'"
             )
         return None
 
@@ -71,12 +77,19 @@ class DensityEffect:
             f"median {self.median_score:.3f}",
             f"  change in ln alpha0      {self.change_in_log_precision:+.3f} on average",
             f"  prediction flips         {self.flips}",
+            f"  covariance               {self._covariance()}",
             f"  condition number         {_range(self.shrunk.condition, '.1e')}",
             f"  effective rank           {_range(self.shrunk.effective_rank, '.1f')}",
             f"  shrinkage                {_range(self.shrunk.amount, '.2g')}",
         ]
         advice = self.advice()
         return "\n".join([*lines, *([f"  warning: {advice}"] if advice else [])])
+
+    def _covariance(self) -> str:
+        """The structure, with the figures by which it was selected."""
+        ordered = sorted(self.candidates.items(), key=lambda each: -each[1])
+        figures = ", ".join(f"{name} {figure:.1f}" for name, figure in ordered)
+        return self.covariance + (f" (left-out log densities: {figures})" if figures else "")
 
 
 def density_effect(outputs: Outputs, scorer: DensityScorer) -> DensityEffect:
@@ -99,6 +112,8 @@ def density_effect(outputs: Outputs, scorer: DensityScorer) -> DensityEffect:
         flips=int(flipped.sum()),
         samples=len(score),
         shrunk=scorer.density.shrunk,
+        covariance=scorer.density.structure,
+        candidates=scorer.density.candidates,
     )
 
 

@@ -3,16 +3,23 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from daedl.density.distances import DiagonalDistances, FullDistances, TiedDistances
+from daedl.density.distances import (
+    DiagonalDistances,
+    Distances,
+    FullDistances,
+    LowRankDistances,
+    TiedDistances,
+)
 from daedl.density.shrinkage import Shrinkage, Shrunk, shrink, shrunk_covariances
-from daedl.density.statistics import ClassStatistics
+from daedl.density.statistics import ClassStatistics, Structure, unit_length
 
-DISTANCES: dict[str, type[FullDistances | TiedDistances | DiagonalDistances]] = {
+DISTANCES: dict[str, Callable[..., Distances]] = {
     "full": FullDistances,
     "tied": TiedDistances,
     "diagonal": DiagonalDistances,
@@ -26,6 +33,13 @@ class GaussianDensity(nn.Module):
 
     The paper's Section 3.3. Statistics and shrinkage are stored, so that the density can be saved and
     merged with more samples; the factors used for scoring are derived from them.
+
+    Attributes:
+        rank: number of directions per class of a low-rank covariance; None for another structure.
+        normalized: whether features are divided by their L2 norms first (Müller and Hein,
+            Mahalanobis++, ICML 2025): norms vary with the class and the contrast of an image, so
+            that they hide how far a feature is from the training data.
+        candidates: mean leave-one-out log density per candidate, if the structure was selected by it.
     """
 
     counts: Tensor
@@ -39,11 +53,17 @@ class GaussianDensity(nn.Module):
     constant: Tensor
 
     def __init__(
-        self, statistics: ClassStatistics, shrunk: Shrunk, dtype: torch.dtype = torch.float64
+        self,
+        statistics: ClassStatistics,
+        shrunk: Shrunk,
+        dtype: torch.dtype = torch.float64,
+        rank: int | None = None,
+        candidates: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
-        self.structure = statistics.structure
-        self.dtype = dtype
+        self.dtype, self.rank, self.normalized = dtype, rank, statistics.normalized
+        self.candidates = dict(candidates or {})
+        self._statistics = statistics.structure
         for name in ("counts", "means", "scatter"):
             self.register_buffer(name, getattr(statistics, name))
         for name in ("amount", "scale", "condition", "effective_rank"):
@@ -52,9 +72,9 @@ class GaussianDensity(nn.Module):
         # Centring avoids cancellation if all features have a large common offset.
         center = shares @ statistics.means
         covariances = shrunk_covariances(statistics, shrunk)
-        distances = DISTANCES[self.structure](statistics.means - center, covariances, dtype)
-        self.distances = distances
-        constant = shares.log() + distances.log_volume
+        kind = DISTANCES[self.structure] if rank is None else partial(LowRankDistances, rank=rank)
+        self.distances = kind(statistics.means - center, covariances, dtype)
+        constant = shares.log() + self.distances.log_volume
         constant -= 0.5 * statistics.num_features * math.log(2 * math.pi)
         # Centred features are clamped to ± this (10^8 standard deviations): squares stay finite in float32.
         self.max_offset = 1e8 * math.sqrt(statistics.num_features * float(shrunk.scale.max()))
@@ -62,8 +82,21 @@ class GaussianDensity(nn.Module):
         self.register_buffer("constant", constant, persistent=False)
 
     @classmethod
-    def fit(cls, statistics: ClassStatistics, shrinkage: Shrinkage = "auto") -> "GaussianDensity":
-        """Fit to the statistics of training features; see `daedl.density.shrinkage.shrink`."""
+    def fit(
+        cls,
+        statistics: ClassStatistics,
+        shrinkage: Shrinkage = "auto",
+        rank: int | None = None,
+    ) -> "GaussianDensity":
+        """Fit to the statistics of training features; see `daedl.density.shrinkage.shrink`.
+
+        `rank` selects low-rank covariances, which require full statistics; it is at most H − 1.
+        """
+        if rank is not None and (rank < 1 or statistics.structure != "full"):
+            raise ValueError(
+                f"rank is {rank} with {statistics.structure} statistics; expected at least 1, with full "
+                "statistics: use covariance='low-rank', rank=16"
+            )
         missing = (statistics.counts == 0).nonzero().flatten().tolist()
         if missing:
             raise ValueError(
@@ -71,27 +104,46 @@ class GaussianDensity(nn.Module):
                 f"{int(statistics.counts.sum())}; expected samples of every class: add samples, or "
                 "build the network with fewer classes and renumber the labels"
             )
-        return cls(statistics, shrink(statistics, shrinkage))
+        # With H directions nothing would remain for the isotropic part.
+        rank = None if rank is None else min(rank, statistics.num_features - 1) or None
+        return cls(statistics, shrink(statistics, shrinkage, rank), rank=rank)
+
+    @property
+    def structure(self) -> str:
+        """Structure of the covariances: "full", "tied", "diagonal" or "low-rank"."""
+        return self._statistics if self.rank is None else "low-rank"
 
     def settings(self) -> dict[str, Any]:
         """JSON-serialisable settings that rebuild this density together with `state_dict()`."""
-        return {"covariance": self.structure, "dtype": str(self.dtype).removeprefix("torch.")}
+        return {
+            "covariance": self.structure,
+            "rank": self.rank,
+            "normalized": self.normalized,
+            "candidates": self.candidates,
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
 
     @classmethod
     def restore(
         cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
     ) -> "GaussianDensity":
-        """Rebuild a density from its `state_dict()` and `settings()`."""
+        """Rebuild a density from its `state_dict()` and `settings()`.
+
+        Settings of earlier versions lack those of low ranks, normalisation and candidates.
+        """
         counts, means, scatter = (tensors[name] for name in ("counts", "means", "scatter"))
-        statistics = ClassStatistics(counts, means, scatter, settings["covariance"])
+        rank, normalized = settings.get("rank"), settings.get("normalized", False)
+        structure: Structure = settings["covariance"] if rank is None else "full"
+        statistics = ClassStatistics(counts, means, scatter, structure, normalized)
         shrunk = Shrunk(*(tensors[each.name] for each in fields(Shrunk)))
-        return cls(statistics, shrunk, getattr(torch, settings["dtype"]))
+        dtype = getattr(torch, settings["dtype"])
+        return cls(statistics, shrunk, dtype, rank, settings.get("candidates"))
 
     @property
     def statistics(self) -> ClassStatistics:
         """Statistics of the samples that the density was fitted to, on the CPU."""
         tensors = (self.counts.cpu(), self.means.cpu(), self.scatter.cpu())
-        return ClassStatistics(*tensors, self.structure)
+        return ClassStatistics(*tensors, self._statistics, self.normalized)
 
     @property
     def shrunk(self) -> Shrunk:
@@ -102,7 +154,8 @@ class GaussianDensity(nn.Module):
 
     def cast(self, dtype: torch.dtype) -> "GaussianDensity":
         """Copy of this density that scores in another dtype."""
-        return GaussianDensity(self.statistics, self.shrunk, dtype).to(self.means.device)
+        again = GaussianDensity(self.statistics, self.shrunk, dtype, self.rank, self.candidates)
+        return again.to(self.means.device)
 
     def forward(self, features: Tensor) -> Tensor:
         """Log density (B,), float64, of features (B, H)."""
@@ -114,16 +167,13 @@ class GaussianDensity(nn.Module):
 
     def squared_distances(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distances (B, C), float64, of features (B, H) to the class means."""
-        num_classes, width = self.means.shape
+        width = self.means.shape[1]
         if features.ndim != 2 or features.shape[1] != width:
             raise ValueError(
                 f"features have shape {tuple(features.shape)} but the density was fitted on "
                 f"{width} columns; pass outputs of the same network"
             )
-        rows = max(1, _ELEMENTS // (num_classes * width))
-        blocks = torch.split(features.to(self.center.device), rows)
-        # The constant is float64 whatever the dtype of the products is.
-        return torch.cat([self._distances(block).to(self.constant) for block in blocks])
+        return self._distances(features.to(self.center.device), self.normalized)
 
     def mean_log_density(self, statistics: ClassStatistics) -> float:
         """Mean of ln ω_y + ln N(f; μ_y, Σ_y) over the samples (f, y) that `statistics` summarise.
@@ -142,14 +192,19 @@ class GaussianDensity(nn.Module):
             values, vectors = torch.linalg.eigh(spread if spread.ndim == 2 else spread.diag())
             root = (vectors * values.clamp_min(0).sqrt()).T
             points = torch.cat([means[c] + root, statistics.means[c : c + 1]])
-            distance = float(self.squared_distances(points)[:, c].sum())
+            distance = float(self._distances(points, normalize=False)[:, c].sum())
             total += count * (float(self.constant[c]) - 0.5 * distance)
         return total / float(statistics.counts.sum())
 
-    def _distances(self, features: Tensor) -> Tensor:
-        """Squared distances (B, C) of one block of features."""
-        centered = (features - self.center).clamp(-self.max_offset, self.max_offset)
-        return self.distances(centered.to(self.dtype))  # type: ignore[no-any-return]
+    def _distances(self, features: Tensor, normalize: bool) -> Tensor:
+        """Squared distances (B, C), float64, in blocks."""
+        blocks = []
+        for block in torch.split(features, max(1, _ELEMENTS // self.means.numel())):
+            centered = (unit_length(block) if normalize else block) - self.center
+            centered = centered.clamp(-self.max_offset, self.max_offset).to(self.dtype)
+            # The constant is float64 whatever the dtype of the products is.
+            blocks.append(self.distances(centered).to(self.constant))
+        return torch.cat(blocks)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Move to another device, but keep dtypes if the classifier is converted to float or half.

@@ -5,70 +5,188 @@ sample out of its own fit removes this bias at little cost, because removing one
 update of the covariance.
 """
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import repeat
+
 import torch
 from torch import Tensor
 
+from daedl.density.downdate import downdated
 from daedl.density.gaussian import GaussianDensity
-from daedl.density.shrinkage import shrunk_covariances
+from daedl.density.statistics import unit_length
+
+# Samples per block (chosen): limits the working memory.
+_ROWS = 4096
+# Variances and determinants that a removal reduces by more than this factor are rounding errors (float64).
+_LEAST = 1e-12
 
 
 def left_out_log_density(density: GaussianDensity, features: Tensor, targets: Tensor) -> Tensor:
-    """Log density (N,), float64, of training features (N, H) with class indices (N,).
+    """Log density (N,), float64, on the CPU, of training features (N, H) with class indices (N,).
 
-    `density` was fitted to these samples, and possibly to others. For full covariances without shrinkage
-    the result equals N separate fits. The shrinkage is kept fixed, and with a tied covariance so are the
-    distances to the other classes.
+    `density` was fitted to these samples, and possibly to others. The result equals N separate fits, each
+    without one sample and with the amount of shrinkage held fixed. A class of one sample vanishes with
+    it. A class of two samples keeps its covariance, because that of one sample is undefined.
     """
-    features, targets = features.to(density.means.device), targets.to(density.means.device)
-    counts, total = density.counts, density.counts.sum()
-    every = density.class_log_densities(features) + (total / (total - 1)).log()
-    n = counts[targets]
-    if density.structure == "diagonal":
-        change = _diagonal_change(density, features, targets)
-    else:
-        change = _rank_one_change(density, every, targets)
-    # The class weight decreases from n to n − 1 samples; a class of one sample vanishes.
-    without = every.gather(1, targets[:, None])[:, 0] + change + ((n - 1) / n).log()
-    return every.scatter(1, targets[:, None], without[:, None]).logsumexp(-1)
+    statistics, features, targets = density.statistics, features.cpu(), targets.cpu()
+    shares, total = statistics.counts / statistics.counts.sum(), statistics.counts.sum()
+    log_density = torch.empty(len(targets), dtype=torch.float64)
+    for c, (covariance, removal) in enumerate(
+        zip(_bases(density), _removals(density), strict=True)
+    ):
+        mean, counts = statistics.means[c], statistics.counts.clone()
+        counts[c] -= 1
+        for rows in torch.split((targets == c).nonzero()[:, 0], _ROWS):
+            points = features[rows].double()
+            deviations = (unit_length(points) if density.normalized else points) - mean
+            if isinstance(covariance, _Tied):
+                terms = covariance.log_normals(deviations, removal, statistics.means - mean)
+            else:
+                terms = density.class_log_densities(features[rows]).cpu() - shares.log()
+            terms[:, c] = covariance.log_normal(deviations, removal)
+            log_density[rows] = (terms + (counts / (total - 1)).log()).logsumexp(-1)
+    return log_density
 
 
-def _factors(density: GaussianDensity, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Factors (a, b, g), each (N,), of removing a sample with deviation d from its class mean:
+@dataclass(frozen=True)
+class _Removal:
+    """Removal of a sample with deviation d from the mean of its class, from the covariance S:
 
-        Σ becomes a Σ − b d dᵀ,   d becomes g d.
+        S becomes a S − b d dᵀ,   d becomes g d.
 
-    With fewer than three samples the remaining covariance is undefined: Σ is kept fixed.
+    `amount` and `scale` are those of the shrinkage.
     """
-    n = density.counts[targets]
-    tied = density.structure == "tied"
-    freedom = density.counts.sum() - len(density.counts) if tied else n - 1
-    amount = density.amount.expand(len(density.counts))[targets]
-    enough = (freedom > 1) & (n > 1)
-    a = torch.where(enough, freedom / (freedom - 1).clamp_min(1), 1.0)
-    b = (1 - amount) * n / ((n - 1).clamp_min(1) * (freedom - 1).clamp_min(1))
-    return a, torch.where(enough, b, 0.0), n / (n - 1).clamp_min(1)
+
+    a: float
+    b: float
+    g: float
+    amount: float
+    scale: float
+
+    def target(self, trace: Tensor, lengths: Tensor, width: int) -> Tensor:
+        """Mean variance (N,) afterwards, for tr S and ‖d‖² (N,); zero only by rounding."""
+        target = self.scale + ((self.a - 1) * trace - self.b * lengths) / width
+        return target.clamp_min(_LEAST * self.scale)
 
 
-def _rank_one_change(density: GaussianDensity, every: Tensor, targets: Tensor) -> Tensor:
-    """Change (N,) of the log density of the sample's class when the sample is left out.
+def _removals(density: GaussianDensity) -> Iterator[_Removal]:
+    """Yield the removal of a sample of each class."""
+    counts, shrunk = density.counts.tolist(), density.shrunk
+    classes = len(counts)
+    amounts, scales = (x.expand(classes).tolist() for x in (shrunk.amount, shrunk.scale))
+    for n, amount, scale in zip(counts, amounts, scales, strict=True):
+        freedom = sum(counts) - classes if density.structure == "tied" else n - 1
+        g = n / max(n - 1, 1)
+        if freedom > 1 and n > 1:
+            yield _Removal(freedom / (freedom - 1), g / (freedom - 1), g, amount, scale)
+        else:
+            yield _Removal(1.0, 0.0, g, amount, scale)
 
-    With m the squared distance: m becomes g² m / (a − b m), ln |Σ| increases by H ln a + ln(1 − b m / a).
-    """
-    a, b, g = _factors(density, targets)
-    own = every.gather(1, targets[:, None])[:, 0]
-    total = density.counts.sum()
-    m = 2 * (density.constant[targets] + (total / (total - 1)).log() - own)
-    # b m < a up to rounding: the distance of a sample from a mean that includes it is bounded.
-    left = (1 - b * m / a).clamp_min(1e-12)
-    width = density.means.shape[1]
-    return 0.5 * (m - g.square() * m / (a * left) - width * a.log() - left.log())
+
+def _bases(density: GaussianDensity) -> "Iterator[_Diagonal | _Full | _Tied | _LowRank]":
+    """Yield the decomposed covariance of each class."""
+    covariances = density.statistics.covariances()
+    if density.structure == "tied":
+        yield from repeat(_Tied(*_eigen(next(covariances))), len(density.counts))
+    for covariance in covariances:
+        if density.structure == "diagonal":
+            yield _Diagonal(covariance)
+        elif density.rank is None:
+            yield _Full(*_eigen(covariance))
+        else:
+            yield _LowRank(*_eigen(covariance), density.rank)
 
 
-def _diagonal_change(density: GaussianDensity, features: Tensor, targets: Tensor) -> Tensor:
-    """`_rank_one_change` for variances v (N, H), each of which becomes a v − b d²."""
-    a, b, g = (x[:, None] for x in _factors(density, targets))
-    variances = torch.stack(list(shrunk_covariances(density.statistics, density.shrunk)))
-    v = variances.to(density.means.device)[targets]
-    squared = (features.double() - density.means[targets]).square()
-    left = (a * v - b * squared).clamp_min(1e-12 * v)
-    return 0.5 * (squared / v - g.square() * squared / left - (left / v).log()).sum(1)
+def _eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (H,) in descending order, and eigenvectors (H, H) in columns."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return values.clamp_min(0).flip(0), vectors.flip(1)
+
+
+@dataclass(frozen=True)
+class _Full:
+    """A covariance matrix in its eigenbasis."""
+
+    values: Tensor
+    vectors: Tensor
+
+    def log_normal(self, deviations: Tensor, removal: _Removal) -> Tensor:
+        """ln N (N,) without the sample, about the mean of its class, which moves away from the sample."""
+        z, m, left = self._removed(deviations, removal)
+        distances = removal.g**2 * (z.square() / m).sum(1) / left
+        return _log_normal(distances, m.log().sum(1) + left.log(), len(self.values))
+
+    def _removed(self, deviations: Tensor, removal: _Removal) -> tuple[Tensor, Tensor, Tensor]:
+        """Deviations d (N, H) and M = a S + target (N, H) in the eigenbasis, and 1 − b dᵀM⁻¹d (N,)."""
+        kept, z = 1 - removal.amount, deviations @ self.vectors
+        target = removal.target(self.values.sum(), z.square().sum(1), len(self.values))
+        m = kept * removal.a * self.values + removal.amount * target[:, None]
+        left = 1 - kept * removal.b * (z.square() / m).sum(1)
+        return z, m, left.clamp_min(_LEAST)
+
+
+@dataclass(frozen=True)
+class _Tied(_Full):
+    """The covariance matrix of all classes."""
+
+    def log_normals(self, deviations: Tensor, removal: _Removal, others: Tensor) -> Tensor:
+        """ln N (N, C) without the sample, about means at `others` (C, H) from the mean of its class.
+
+        By Σ⁻¹ = M⁻¹ + b M⁻¹ d dᵀ M⁻¹ / (1 − b dᵀM⁻¹d) (Sherman-Morrison), the removal changes the distance
+        to the mean of every class.
+        """
+        z, m, left = self._removed(deviations, removal)
+        offsets, weighted = others @ self.vectors, z / m
+        own, products = (weighted * z).sum(1, keepdim=True), weighted @ offsets.T
+        distances = own - 2 * products + (1 / m) @ offsets.square().T
+        b = (1 - removal.amount) * removal.b
+        distances = distances + b * (own - products).square() / left[:, None]
+        log_det = m.log().sum(1) + left.log()
+        return _log_normal(distances, log_det[:, None], len(self.values))
+
+
+@dataclass(frozen=True)
+class _LowRank:
+    """A covariance whose smaller eigenvalues are replaced by their mean."""
+
+    values: Tensor
+    vectors: Tensor
+    rank: int
+
+    def log_normal(self, deviations: Tensor, removal: _Removal) -> Tensor:
+        """ln N (N,) without the sample, about its class mean; the directions change with the sample."""
+        width, kept = len(self.values), 1 - removal.amount
+        z = deviations @ self.vectors
+        lengths, trace = z.square().sum(1), self.values.sum()
+        target = removal.target(trace, lengths, width)
+        values, along = downdated(removal.a * self.values, z, removal.b, self.rank)
+        rest = (removal.a * trace - removal.b * lengths - values.sum(1)) / (width - self.rank)
+        rest = (kept * rest + removal.amount * target).clamp_min(_LEAST * removal.scale)
+        values = kept * values + removal.amount * target[:, None]
+        distances = (along / values).sum(1) + (lengths - along.sum(1)).clamp_min(0) / rest
+        log_det = values.log().sum(1) + (width - self.rank) * rest.log()
+        return _log_normal(removal.g**2 * distances, log_det, width)
+
+
+@dataclass(frozen=True)
+class _Diagonal:
+    """Variances (H,)."""
+
+    variances: Tensor
+
+    def log_normal(self, deviations: Tensor, removal: _Removal) -> Tensor:
+        """ln N (N,) without the sample, about its class mean."""
+        squares = deviations.square()
+        target = removal.target(self.variances.sum(), squares.sum(1), len(self.variances))
+        left = removal.a * self.variances - removal.b * squares
+        left = (1 - removal.amount) * left + removal.amount * target[:, None]
+        left = left.clamp_min(_LEAST * self.variances).clamp_min(_LEAST**2 * removal.scale)
+        distances = removal.g**2 * (squares / left).sum(1)
+        return _log_normal(distances, left.log().sum(1), len(self.variances))
+
+
+def _log_normal(distances: Tensor, log_det: Tensor, width: int) -> Tensor:
+    """ln N = −½ (distance + ln |Σ| + H ln 2π)."""
+    return -0.5 * (distances + log_det + width * math.log(2 * math.pi))

@@ -80,14 +80,24 @@ class MinMax(Normalizer):
 class SmoothQuantile(Normalizer):
     """Linear between two quantiles of the training data, with strictly monotone tails.
 
-    s = q + (1 − 2q) t with t = (d − low) / (high − low) for 0 ≤ t ≤ 1. Below, s = q / (1 − t (1 − 2q) / q),
-    which continues it with the same slope and decreases like 1 / |d|; above, symmetrically with 1 − t.
-    `low` and `high` are the quantiles q and 1 − q of the training log densities. They are robust to
-    outliers, and different densities never tie, unlike with a hard clip.
+    With t = (d − low) / (high − low), q the level and b = q the score at `low`,
+
+        s = b + r t                     0 ≤ t ≤ 1, with r = 1 − q − b
+        s = b / (1 − t r / b)           t < 0
+        s = 1 − q / (1 + (t − 1) r / q)   t > 1
+
+    The tails continue the line with the same slope, and the lower one decreases like 1 / |d|. `low` and
+    `high` are the quantiles q and 1 − q of the training log densities. They are robust to outliers, and
+    different densities never tie, unlike with a hard clip.
     """
 
     level: float = 0.01
     name = "smooth-quantile"
+
+    @property
+    def bottom(self) -> float:
+        """Score at the lower quantile."""
+        return self.level
 
     @classmethod
     def fit(cls, log_density: Tensor, level: float = 0.01) -> "SmoothQuantile":
@@ -102,18 +112,35 @@ class SmoothQuantile(Normalizer):
         return replace(self, low=low, high=(1 - share) * self.high + share * new_high)
 
     def inverse(self, score: float) -> float:
-        """low + t (high − low) with t = (s − q) / (1 − 2q)."""
-        t = (score - self.level) / (1 - 2 * self.level)
+        """low + t (high − low) with t = (s − b) / r."""
+        t = (score - self.bottom) / (1 - self.level - self.bottom)
         return self.low + t * (self.high - self.low)
 
     def __call__(self, log_density: Tensor) -> Tensor:
         """Scores (B,), strictly between 0 and 1 up to rounding."""
-        q = self.level
+        q, bottom = self.level, self.bottom
+        rise = 1 - q - bottom
         t = (log_density - self.low) / (self.high - self.low)
-        slope = (1 - 2 * q) / q
-        below = q / (1 + slope * (-t).clamp_min(0))
-        above = 1 - q / (1 + slope * (t - 1).clamp_min(0))
-        return torch.where(t < 0, below, torch.where(t > 1, above, q + (1 - 2 * q) * t))
+        below = bottom / (1 + rise / bottom * (-t).clamp_min(0))
+        above = 1 - q / (1 + rise / q * (t - 1).clamp_min(0))
+        return torch.where(t < 0, below, torch.where(t > 1, above, bottom + rise * t))
+
+
+@dataclass(frozen=True)
+class HalfQuantile(SmoothQuantile):
+    """`SmoothQuantile` with b = ½: a sample less dense than 99% of the training data keeps half its evidence.
+
+    In-distribution samples score from ½ to 1, so their probabilities change little, and OOD samples are on
+    the tail below. Chosen among b from 0.01 to 0.9 on corrupted validation images of scikit-learn's digits:
+    smaller b doubles the Brier score, larger b detects fewer corruptions.
+    """
+
+    name = "half-quantile"
+
+    @property
+    def bottom(self) -> float:
+        """Score at the lower quantile."""
+        return 0.5
 
 
 def _quantiles(log_density: Tensor, level: float) -> tuple[float, float]:
@@ -125,5 +152,5 @@ def _quantiles(log_density: Tensor, level: float) -> tuple[float, float]:
 
 
 NORMALIZERS: Mapping[str, type[Normalizer]] = MappingProxyType(
-    {kind.name: kind for kind in (MinMax, SmoothQuantile)}
+    {kind.name: kind for kind in (MinMax, SmoothQuantile, HalfQuantile)}
 )

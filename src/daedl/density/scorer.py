@@ -7,18 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from daedl.density.fitting import RANK, Covariance, fit_gaussians, refit_gaussians
 from daedl.density.gaussian import GaussianDensity
 from daedl.density.leave_one_out import left_out_log_density
 from daedl.density.normalizer import NORMALIZERS, Normalizer
 from daedl.density.shrinkage import Shrinkage
-from daedl.density.statistics import ClassStatistics, Structure
 from daedl.distributed import gather_across
 from daedl.names import look_up, strip_prefix
 
-# float32, which is twice as fast, is used for scoring if it agrees with float64 to this relative error on
-# training features (chosen: far below relevant differences in score).
-FLOAT32_AGREEMENT = 1e-5
-# Training features used to measure the agreement (chosen).
+# Training samples used for the reference (chosen).
 _SAMPLE = 2048
 
 
@@ -44,22 +41,26 @@ class DensityScorer(nn.Module):
         features: Tensor,
         targets: Tensor,
         num_classes: int,
-        covariance: Structure = "full",
+        covariance: Covariance = "full",
         shrinkage: Shrinkage = "auto",
         normalizer: str = "minmax",
         leave_one_out: bool = False,
+        rank: int = RANK,
+        normalize_features: bool = False,
     ) -> "DensityScorer":
-        """Fit to training features (N, H) with class indices (N,).
+        """Fit to training features (N, H) with class indices (N,); see `daedl.density.fit_gaussians`.
 
         The normaliser is fitted to the log densities of the training samples, as in the paper, or with
         `leave_one_out` to their leave-one-out log densities. In distributed training every process passes
         its own samples, and all return the density of all samples.
         """
         kind, targets = look_up(NORMALIZERS, normalizer, "normalizer"), targets.long()
-        density = fit_gaussians(features, targets, num_classes, covariance, shrinkage)
-        log_density = _training_log_density(density, features, targets, leave_one_out)
+        density = fit_gaussians(
+            features, targets, num_classes, covariance, shrinkage, rank, normalize_features
+        )
+        log_density, left_out = _log_densities(density, features, targets, leave_one_out)
         fitted = kind.fit(log_density)
-        return cls(density, fitted, _reference(density, fitted, features, targets))
+        return cls(density, fitted, float(fitted(left_out).mean()))
 
     def merged(
         self,
@@ -76,15 +77,14 @@ class DensityScorer(nn.Module):
         before, targets = self.density.statistics, targets.long()
         density = refit_gaussians(self.density, features, targets, shrinkage)
         shift = density.mean_log_density(before) - self.density.mean_log_density(before)
-        log_density = _training_log_density(density, features, targets, leave_one_out)
+        log_density, left_out = _log_densities(density, features, targets, leave_one_out)
         share = 1 - float(before.counts.sum() / density.counts.sum())
         merged = self.normalizer.shifted(shift).merged(log_density, share)
         reference = self.reference
         if reference is not None:
             shifted = self.normalizer.inverse(reference) + shift
             earlier = float(merged(torch.tensor(shifted, dtype=torch.float64)))
-            added = _reference(density, merged, features, targets)
-            reference = (1 - share) * earlier + share * added
+            reference = (1 - share) * earlier + share * float(merged(left_out).mean())
         return DensityScorer(density, merged, reference)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,53 +113,13 @@ class DensityScorer(nn.Module):
         return cls(density, kind(**arguments), settings.get("reference"))
 
 
-def fit_gaussians(
-    features: Tensor,
-    targets: Tensor,
-    num_classes: int,
-    covariance: Structure = "full",
-    shrinkage: Shrinkage = "auto",
-) -> GaussianDensity:
-    """Fit to training features (N, H) with class indices (N,) of all processes."""
-    statistics = ClassStatistics.of(features, targets, num_classes, covariance)
-    density = GaussianDensity.fit(statistics.across_processes(), shrinkage)
-    return _fastest_faithful(density, features)
-
-
-def refit_gaussians(
-    density: GaussianDensity, features: Tensor, targets: Tensor, shrinkage: Shrinkage = "auto"
-) -> GaussianDensity:
-    """Fit to the samples of `density` and more training features (N, H) with class indices (N,)."""
-    statistics = density.statistics.with_samples(features, targets)
-    return _fastest_faithful(GaussianDensity.fit(statistics, shrinkage), features)
-
-
-def _training_log_density(
+def _log_densities(
     density: GaussianDensity, features: Tensor, targets: Tensor, leave_one_out: bool
-) -> Tensor:
-    """In-sample or leave-one-out log densities of the training samples of all processes."""
-    if leave_one_out:
-        return gather_across(left_out_log_density(density, features.cpu(), targets.cpu()))
-    return gather_across(density(features.cpu()))
+) -> tuple[Tensor, Tensor]:
+    """Log densities of the training samples of all processes: for the range, and for the reference.
 
-
-def _reference(
-    density: GaussianDensity, normalizer: Normalizer, features: Tensor, targets: Tensor
-) -> float:
-    """Mean leave-one-out score of a subset of the training samples."""
-    step = max(1, len(features) // _SAMPLE)
-    left_out = left_out_log_density(density, features[::step].cpu(), targets[::step].cpu())
-    return float(normalizer(gather_across(left_out)).mean())
-
-
-def _fastest_faithful(density: GaussianDensity, features: Tensor) -> GaussianDensity:
-    """Return the density in float32 if that agrees with float64 on `features`, else unchanged."""
-    if features.dtype == torch.float64:
-        return density
-    sample = features[:: max(1, len(features) // _SAMPLE)].cpu()
-    single = density.cast(torch.float32)
-    exact = density(sample)
-    error = (single(sample) - exact).abs().max()
-    # All processes must select the same dtype, otherwise their densities differ.
-    worst = gather_across((error / exact.abs().median()).reshape(1)).max()
-    return single if worst <= FLOAT32_AGREEMENT else density
+    The latter are leave-one-out densities; for a range of in-sample densities a subset is sufficient.
+    """
+    step = 1 if leave_one_out else max(1, len(features) // _SAMPLE)
+    left_out = gather_across(left_out_log_density(density, features[::step], targets[::step]))
+    return left_out if leave_one_out else gather_across(density(features.cpu())), left_out

@@ -51,13 +51,14 @@ def require_shrinkage(shrinkage: Shrinkage) -> None:
         )
 
 
-def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
-    """Compute the shrinkage of each covariance.
+def shrink(statistics: ClassStatistics, shrinkage: Shrinkage, rank: int | None = None) -> Shrunk:
+    """Compute the shrinkage of each covariance, which is of low rank plus a multiple of I if `rank` is set.
 
     "auto" does not shrink invertible covariances (the paper's formula). Singular ones are shrunk: a matrix
     by the oracle approximating shrinkage (OAS), a diagonal, which is singular only with constant features,
     by 1 / (N_c + 1), the weight of one sample. A matrix that becomes singular when one sample is left out
-    counts as singular. A number is applied to every class.
+    counts as singular. A number is applied to every class. Covariances of low rank are shrunk before the
+    smaller eigenvalues are replaced by their mean, so "auto" shrinks them only if that mean is zero.
     """
     require_shrinkage(shrinkage)
     spectra = torch.stack([_spectrum(covariance) for covariance in statistics.covariances()])
@@ -74,17 +75,18 @@ def shrink(statistics: ClassStatistics, shrinkage: Shrinkage) -> Shrunk:
     spectra = torch.where(varies[:, None], spectra, 0.0)
     scale = torch.where(varies, scale, scale[varies].mean())
     if shrinkage == "auto":
-        singular = spectra[:, 0] * MAX_CONDITION < spectra[:, -1].clamp_min(_TINY)
+        used = _truncated(spectra, rank)
+        singular = used[:, 0] * MAX_CONDITION < used[:, -1].clamp_min(_TINY)
         samples = statistics.samples()
         diagonal = statistics.structure == "diagonal"
         if not diagonal:
             means = statistics.num_classes if tied else 1
-            singular |= samples - means <= statistics.num_features
+            singular |= samples - means <= (statistics.num_features if rank is None else rank + 1)
         enough = 1 / (samples + 1) if diagonal else _oracle_amount(spectra, samples)
         amount = torch.where(singular, enough, 0.0)
     else:
         amount = torch.full_like(scale, float(shrinkage))
-    shrunk = (1 - amount)[:, None] * spectra + (amount * scale)[:, None]
+    shrunk = _truncated((1 - amount)[:, None] * spectra + (amount * scale)[:, None], rank)
     share = shrunk[:, 0] / shrunk[:, -1].clamp_min(_TINY)
     if (share <= _LEAST_SHARE).any():
         worst = int(share.argmin())
@@ -107,6 +109,14 @@ def shrunk_covariances(statistics: ClassStatistics, shrunk: Shrunk) -> Iterator[
         diagonal = shrunken if shrunken.ndim == 1 else shrunken.diagonal()
         diagonal += amount * scale
         yield shrunken
+
+
+def _truncated(spectra: Tensor, rank: int | None) -> Tensor:
+    """Spectra (K, H), ascending, in which all but the `rank` largest values are replaced by their mean."""
+    if rank is None:
+        return spectra
+    rest = spectra[:, :-rank]
+    return torch.cat([rest.mean(1, keepdim=True).expand_as(rest), spectra[:, -rank:]], 1)
 
 
 def _spectrum(covariance: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Counts, means and scatter of features per class, computed in one pass and mergeable."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -13,14 +13,17 @@ from daedl.names import look_up
 
 Structure = Literal["full", "tied", "diagonal"]
 
-
-def require_structure(structure: Structure) -> None:
-    """Raise unless `structure` is a known covariance structure."""
-    look_up({name: name for name in get_args(Structure)}, structure, "covariance")
-
-
 # Rows converted to float64 at a time (chosen): limits the working memory, large enough for fast products.
 _ROWS = 4096
+# Smallest norm that a feature vector is divided by: a zero vector remains zero.
+_TINY = 1e-300
+
+
+def unit_length(features: Tensor) -> Tensor:
+    """Features (N, H) divided by their L2 norms, float64; zero vectors remain zero."""
+    exact = features.double()
+    norms: Tensor = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
+    return exact / norms.clamp_min(_TINY)
 
 
 @dataclass(frozen=True)
@@ -33,22 +36,29 @@ class ClassStatistics:
         scatter: Σ_i (f_i − μ_c)(f_i − μ_c)ᵀ over the samples of a class: (C, H, H) for a full
             covariance, its diagonal (C, H), or its sum over the classes (H, H) for a tied one.
         structure: "full", "diagonal" or "tied".
+        normalized: whether the features were divided by their L2 norms.
     """
 
     counts: Tensor
     means: Tensor
     scatter: Tensor
     structure: Structure
+    normalized: bool = False
 
     @classmethod
     def of(
-        cls, features: Tensor, targets: Tensor, num_classes: int, structure: Structure = "full"
+        cls,
+        features: Tensor,
+        targets: Tensor,
+        num_classes: int,
+        structure: Structure = "full",
+        normalized: bool = False,
     ) -> "ClassStatistics":
         """Statistics of features (N, H) with class indices (N,).
 
         Working memory is the statistics and one block of rows in float64: O(C H²), independent of N.
         """
-        require_structure(structure)
+        look_up(dict.fromkeys(get_args(Structure)), structure, "covariance")
         if features.ndim != 2:
             raise ValueError(
                 f"features have shape {tuple(features.shape)}; expected (samples, features): flatten "
@@ -66,10 +76,12 @@ class ClassStatistics:
             means=torch.zeros(num_classes, width, dtype=torch.float64),
             scatter=torch.zeros(shape, dtype=torch.float64),
             structure=structure,
+            normalized=normalized,
         )
         for start in range(0, len(features), _ROWS):
             block = features[start : start + _ROWS].detach().to("cpu", torch.float64)
             require_finite(block, "features", f" from sample {start}")
+            block = unit_length(block) if normalized else block
             statistics._add(block, targets[start : start + _ROWS].cpu())
         return statistics
 
@@ -92,21 +104,30 @@ class ClassStatistics:
 
     def merge(self, other: "ClassStatistics") -> "ClassStatistics":
         """Statistics of both sets of samples together."""
-        if self.structure != other.structure or self.means.shape != other.means.shape:
+        if self._kind != other._kind:
             raise ValueError(
-                f"can't merge {self.structure} statistics of shape {tuple(self.means.shape)} with "
-                f"{other.structure} statistics of shape {tuple(other.means.shape)}; expected the same "
-                "covariance structure, classes and features: use the same network and settings for both"
+                f"can't merge {self._kind} with {other._kind}; expected the same covariance "
+                "structure, normalisation, classes and features: use the same network and settings "
+                "for both"
             )
         counts = self.counts + other.counts
         total = self.counts[:, None] * self.means + other.counts[:, None] * other.means
         means = total / counts.clamp_min(1)[:, None]
         scatter = self._scatter_about(means) + other._scatter_about(means)
-        return ClassStatistics(counts, means, scatter, self.structure)
+        return replace(self, counts=counts, means=means, scatter=scatter)
+
+    @property
+    def _kind(self) -> str:
+        """Description of everything that merged statistics must have in common."""
+        normalized = "normalised" if self.normalized else "unnormalised"
+        classes, width = self.means.shape
+        return f"{self.structure} statistics of {width} {normalized} features in {classes} classes"
 
     def with_samples(self, features: Tensor, targets: Tensor) -> "ClassStatistics":
         """Merge in features (N, H) with class indices (N,) of all processes."""
-        added = ClassStatistics.of(features, targets, self.num_classes, self.structure)
+        added = ClassStatistics.of(
+            features, targets, self.num_classes, self.structure, self.normalized
+        )
         return self.merge(added.across_processes())
 
     def across_processes(self) -> "ClassStatistics":
@@ -114,7 +135,21 @@ class ClassStatistics:
         counts = sum_across(self.counts)
         means = sum_across(self.counts[:, None] * self.means) / counts.clamp_min(1)[:, None]
         scatter = sum_across(self._scatter_about(means))
-        return ClassStatistics(counts, means, scatter, self.structure)
+        return replace(self, counts=counts, means=means, scatter=scatter)
+
+    def reduced(self, structure: Structure) -> "ClassStatistics":
+        """The same samples' statistics for another structure, from those of full covariances."""
+        if self.structure != "full":
+            raise ValueError(
+                f"can't compute {structure} statistics from {self.structure} ones; expected full ones: "
+                "compute them from the features"
+            )
+        scatter = {
+            "full": lambda: self.scatter,
+            "tied": lambda: self.scatter.sum(0),
+            "diagonal": lambda: self.scatter.diagonal(dim1=1, dim2=2).clone(),
+        }[structure]()
+        return replace(self, scatter=scatter, structure=structure)
 
     def _scatter_about(self, means: Tensor) -> Tensor:
         """Scatter about other means m (C, H): S_c + N_c (μ_c − m_c)(μ_c − m_c)ᵀ."""

@@ -61,8 +61,17 @@ def build_for(data: str, name: str, **arguments: Any) -> Method:
         case str(member):
             arguments["member"] = build_for(data, member)
         case {"name": member, "arguments": of_member}:
-            arguments["member"] = build_for(data, member, **of_member)
+            arguments["member"] = rebuild(member, of_member)
     return method(**arguments)
+
+
+def rebuild(name: str, arguments: Mapping[str, Any]) -> Method:
+    """Rebuild a method from its `arguments()`, such as those in a model file.
+
+    Settings that did not exist when the file was written have the values that reproduce its predictions,
+    which need not be their defaults.
+    """
+    return build(name, **{**look_up(METHODS, name, "method").since, **arguments})
 
 
 __all__ = [
@@ -96,4 +105,5 @@ __all__ = [
     "TemperatureScaling",
     "build",
     "build_for",
+    "rebuild",
 ]

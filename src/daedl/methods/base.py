@@ -61,6 +61,8 @@ class Method(ABC):
         extra_data: data required in addition to the training set.
         caveats: known limitations.
         fit_split: data passed to `fit`, "training" or "validation".
+        since: settings of this class that were added after model files and figures were written, with
+            the values that reproduce these; see `arguments`. Those of base classes are added.
 
     Attributes:
         spectral: spectral normalisation of the network; None to disable it.
@@ -76,6 +78,7 @@ class Method(ABC):
     extra_data: ClassVar[str] = "none"
     caveats: ClassVar[str] = ""
     fit_split: ClassVar[Literal["training", "validation"]] = "training"
+    since: ClassVar[Mapping[str, Any]] = {}
 
     spectral: SpectralNorm | None = None
     reduction: Literal["mean", "sum"] = "mean"
@@ -84,6 +87,9 @@ class Method(ABC):
         super().__init_subclass__(**kwargs)
         if "name" in vars(cls) and "title" not in vars(cls):
             cls.title = cls.name.upper()
+        # Each class lists its own settings; a method and its mixins may all have added some.
+        declared = [vars(each).get("since", {}) for each in reversed(cls.__mro__)]
+        cls.since = {name: value for each in declared for name, value in each.items()}
 
     def prepare(self, network: Network) -> Network:
         """Prepare `network` for training with this method, in place, and return it.
@@ -181,8 +187,13 @@ class Method(ABC):
         return {field.name: field.default for field in fields(cls)}
 
     def arguments(self) -> dict[str, Any]:
-        """JSON-serialisable arguments with which `build(name, **arguments)` rebuilds this method."""
-        return asdict(self)
+        """JSON-serialisable arguments with which `rebuild(name, arguments)` rebuilds this method.
+
+        They identify measured figures, so a setting in `since` is omitted if it has the value there.
+        """
+        arguments = asdict(self)
+        unchanged = [name for name, value in self.since.items() if arguments[name] == value]
+        return {name: value for name, value in arguments.items() if name not in unchanged}
 
     def __post_init__(self) -> None:
         if self.reduction not in ("mean", "sum"):

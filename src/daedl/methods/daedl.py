@@ -17,12 +17,17 @@ class DAEDL(DensityAware, EDLPlus):
     omits spectral normalisation, method "edl+" omits the density.
 
     Attributes:
-        covariance: "full" as in the paper, "tied" or "diagonal".
+        covariance: "full" as in the paper, "tied", "diagonal", "low-rank", or "auto", which selects one
+            by the leave-one-out density of the training samples; see `daedl.density.fit_gaussians`.
         shrinkage: see `daedl.density.GaussianDensity.fit`.
-        normalizer: "minmax" as in the paper, or "smooth-quantile" against training outliers.
+        normalizer: "minmax" as in the paper; "smooth-quantile", robust to training outliers; or
+            "half-quantile", which also changes in-distribution probabilities less.
         leave_one_out: compute the normaliser's range from leave-one-out densities of the training
             samples. The paper uses in-sample densities; with few samples and many features, most new
             in-distribution samples then fall below the range.
+        rank: directions per class of a low-rank covariance.
+        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
+            ICML 2025).
     """
 
     name = "daedl"

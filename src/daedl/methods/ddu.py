@@ -22,6 +22,8 @@ class DDU(GaussianMethod):
 
     Attributes:
         shrinkage: shrinkage of singular covariances; see `daedl.density.GaussianDensity.fit`.
+        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
+            ICML 2025).
     """
 
     name = "ddu"

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
 from daedl.checks import NotFittedError
 from daedl.density import NORMALIZERS, DensityScorer
-from daedl.density.shrinkage import Shrinkage, require_shrinkage
-from daedl.density.statistics import Structure, require_structure
+from daedl.density.fitting import RANK, Covariance, require_density_settings
+from daedl.density.shrinkage import Shrinkage
 from daedl.names import look_up
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -23,26 +24,35 @@ class DensityAware:
     the defaults of that method's settings hold.
 
     Attributes:
-        covariance: "full" as in the paper, "tied" or "diagonal".
+        covariance: "full" as in the paper, "tied", "diagonal", "low-rank", or "auto", which selects one
+            by the leave-one-out density of the training samples; see `daedl.density.fit_gaussians`.
         shrinkage: see `daedl.density.GaussianDensity.fit`.
-        normalizer: "minmax" as in the paper, or "smooth-quantile" against training outliers.
+        normalizer: "minmax" as in the paper; "smooth-quantile", robust to training outliers; or
+            "half-quantile", which also changes in-distribution probabilities less.
         leave_one_out: compute the normaliser's range from leave-one-out densities of the training
             samples. The paper uses in-sample densities; with few samples and many features, most new
             in-distribution samples then fall below the range.
+        rank: directions per class of a low-rank covariance.
+        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
+            ICML 2025).
     """
 
     name: ClassVar[str]
+    since: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"rank": RANK, "normalize_features": False}
+    )
 
-    covariance: Structure = "full"
+    covariance: Covariance = "full"
     shrinkage: Shrinkage = "auto"
     normalizer: str = "minmax"
     leave_one_out: bool = False
+    rank: int = RANK
+    normalize_features: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()  # type: ignore[misc]
         # Invalid values are rejected here rather than after training.
-        require_structure(self.covariance)
-        require_shrinkage(self.shrinkage)
+        require_density_settings(self.covariance, self.shrinkage, self.rank)
         look_up(NORMALIZERS, self.normalizer, "normalizer")
 
     def fit(self, outputs: Outputs, targets: Tensor) -> DensityScorer:
@@ -55,6 +65,8 @@ class DensityAware:
             self.shrinkage,
             self.normalizer,
             self.leave_one_out,
+            self.rank,
+            self.normalize_features,
         )
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> DensityScorer:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
-from daedl.density import GaussianDensity
-from daedl.density.scorer import fit_gaussians, refit_gaussians
+from daedl.density import GaussianDensity, fit_gaussians, refit_gaussians
 from daedl.density.shrinkage import Shrinkage, require_shrinkage
 from daedl.density.statistics import Structure
 from daedl.methods.post_hoc import PostHoc
@@ -20,12 +20,16 @@ class GaussianMethod(PostHoc):
 
     Attributes:
         shrinkage: shrinkage of singular covariances; see `daedl.density.GaussianDensity.fit`.
+        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
+            ICML 2025).
     """
 
     extra_cost = "one pass over the training data"
     covariance: ClassVar[Structure]
+    since = MappingProxyType({"normalize_features": False})
 
     shrinkage: Shrinkage = "auto"
+    normalize_features: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,7 +39,12 @@ class GaussianMethod(PostHoc):
         """Fit the Gaussians to the training features."""
         num_classes = outputs.logits.shape[-1]
         return fit_gaussians(
-            outputs.features, targets, num_classes, self.covariance, self.shrinkage
+            outputs.features,
+            targets,
+            num_classes,
+            self.covariance,
+            self.shrinkage,
+            normalize_features=self.normalize_features,
         )
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> GaussianDensity:

@@ -21,6 +21,8 @@ class Mahalanobis(GaussianMethod):
 
     Attributes:
         shrinkage: shrinkage of a singular Σ; see `daedl.density.GaussianDensity.fit`.
+        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
+            ICML 2025).
     """
 
     name = "mahalanobis"

@@ -31,6 +31,18 @@ def test_values(case):
     assert "condition number" in str(effect)
 
 
+def test_selected_covariance_and_its_candidates_are_reported(blobs, case):
+    outputs, plain = case
+    assert density_effect(outputs, plain).candidates == {}
+    assert "covariance               full\n" in str(density_effect(outputs, plain))
+    selected = DensityScorer.fit(*blobs, 3, "auto", rank=2)
+    effect = density_effect(outputs, selected)
+    assert effect.covariance == max(effect.candidates, key=effect.candidates.get)
+    assert set(effect.candidates) == {"full", "tied", "diagonal", "low-rank"}
+    for name, figure in effect.candidates.items():
+        assert f"{name} {figure:.1f}" in str(effect)
+
+
 def test_ties_at_zero_are_not_flips(case):
     outputs, scorer = case
     nothing = DensityScorer(scorer.density, MinMax(low=1e6, high=2e6))
@@ -69,5 +81,5 @@ def test_advice_for_inert_and_saturated_densities(case):
 def test_few_samples_near_zero_are_ignored(case, near_zero, warns):
     _, scorer = case
     share = near_zero / 60
-    effect = DensityEffect(share, 0.0, 0.5, 0.0, 0, 60, scorer.density.shrunk)
+    effect = DensityEffect(share, 0.0, 0.5, 0.0, 0, 60, scorer.density.shrunk, "full", {})
     assert (effect.advice() is not None) == warns

@@ -7,10 +7,11 @@ import pytest
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.covariance import oas
+from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from torch.distributions import MultivariateNormal
 
-from daedl.density import ClassStatistics, GaussianDensity, MinMax
+from daedl.density import ClassStatistics, GaussianDensity, MinMax, fit_gaussians
 from daedl.density.leave_one_out import left_out_log_density
 
 
@@ -79,6 +80,71 @@ def test_other_structures_are_mixtures_of_normals(blobs, structure):
     torch.testing.assert_close(
         GaussianDensity.fit(statistics)(features), expected, rtol=1e-9, atol=1e-9
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("shrinkage", ["auto", 0.2])
+def test_low_rank_is_a_mixture_of_probabilistic_pcas(dtype, shrinkage):
+    """Likelihood and covariance against scikit-learn, whose PCA divides by N − 1 as well."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(90, 12, generator=generator) @ torch.randn(12, 12, generator=generator)
+    targets = torch.arange(90) % 2
+    statistics = ClassStatistics.of(features, targets, 2)
+    density = GaussianDensity.fit(statistics, shrinkage, rank=3).cast(dtype)
+    assert density.structure == "low-rank"
+    covariances = []
+    for c, amount in enumerate(density.amount.tolist()):
+        own = features[targets == c].double()
+        covariance = torch.tensor(PCA(n_components=3).fit(own).get_covariance())
+        mean_variance = own.var(0).mean() * torch.eye(12, dtype=torch.float64)
+        covariances.append((1 - amount) * covariance + amount * mean_variance)
+    expected = reference(features, statistics, covariances)
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-4
+    torch.testing.assert_close(density(features), expected, rtol=tolerance, atol=tolerance)
+    for c, covariance in enumerate(covariances):
+        assert float(density.condition[c]) == pytest.approx(np.linalg.cond(covariance), rel=1e-9)
+
+
+def test_low_rank_requires_no_shrinkage_with_few_samples():
+    """20 samples per class of 40 features: 4 directions and the variance of the others are estimated."""
+    features = torch.randn(40, 40, generator=torch.Generator().manual_seed(0))
+    statistics = ClassStatistics.of(features, torch.arange(40) % 2, 2)
+    assert (GaussianDensity.fit(statistics, rank=4).amount == 0).all()
+    assert (GaussianDensity.fit(statistics).amount > 0).all()
+    # With as many directions as samples nothing is left for the others.
+    assert (GaussianDensity.fit(statistics, rank=18).amount > 0).all()
+
+
+def test_low_rank_of_all_features_is_full(blobs):
+    features, targets = blobs
+    statistics = ClassStatistics.of(features, targets, 3)
+    density = GaussianDensity.fit(statistics, rank=16)
+    assert density.rank == 3
+    expected = GaussianDensity.fit(statistics)(features)
+    torch.testing.assert_close(density(features), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "low-rank"])
+def test_normalized_features_are_those_divided_by_their_norms(blobs, covariance):
+    features, targets = blobs
+    unit = features.double() / features.double().norm(dim=1, keepdim=True)
+    density = fit_gaussians(
+        features.double(), targets, 3, covariance, rank=2, normalize_features=True
+    )
+    expected = fit_gaussians(unit, targets, 3, covariance, rank=2)(unit)
+    torch.testing.assert_close(density(features), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(density(1e6 * features), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(density(1e35 * features), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_zero_vectors_have_a_density_after_normalization(blobs):
+    features, targets = blobs
+    features = features.clone()
+    features[:3] = 0
+    density = fit_gaussians(features, targets, 3, normalize_features=True)
+    assert torch.isfinite(density(features)).all()
+    assert torch.isfinite(left_out_log_density(density, features, targets)).all()
+    torch.testing.assert_close(density(torch.zeros(1, 4)), density(features[:1]))
 
 
 def test_class_posteriors_equal_quadratic_discriminant_analysis(blobs):
@@ -231,6 +297,10 @@ def test_invalid_input_is_rejected(blobs):
     singular = ClassStatistics.of(features[:3], torch.tensor([0, 0, 1]), 2)
     with pytest.raises(ValueError, match="singular"):
         GaussianDensity.fit(singular, shrinkage=0.0)
+    for tied, rank in ((True, 2), (False, 0)):
+        statistics = ClassStatistics.of(features, targets, 3, "tied" if tied else "full")
+        with pytest.raises(ValueError, match=f"rank is {rank}"):
+            GaussianDensity.fit(statistics, rank=rank)
 
 
 def test_dtypes_are_kept_by_half_float_and_deepcopy(blobs):

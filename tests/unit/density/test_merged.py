@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from daedl.density import (
+    NORMALIZERS,
     ClassStatistics,
     DensityScorer,
     GaussianDensity,
+    HalfQuantile,
     MinMax,
     SmoothQuantile,
 )
@@ -26,18 +28,30 @@ def test_mean_log_density_equals_that_of_the_samples(blobs, structure):
     assert density.mean_log_density(statistics) == pytest.approx(float(own.mean()), rel=1e-5)
 
 
-@pytest.mark.parametrize("structure", ["full", "tied", "diagonal"])
-@pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
-def test_merged_density_is_that_of_all_samples_with_a_similar_range(blobs, structure, normalizer):
+@pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "low-rank"])
+@pytest.mark.parametrize("normalizer", sorted(NORMALIZERS))
+@pytest.mark.parametrize("normalize", [False, True])
+def test_merged_density_is_that_of_all_samples_with_a_similar_range(
+    blobs, covariance, normalizer, normalize
+):
     first, second = halves(blobs)
-    whole = DensityScorer.fit(*blobs, 3, structure, normalizer=normalizer)
-    merged = DensityScorer.fit(*first, 3, structure, normalizer=normalizer).merged(*second)
+    settings = {"normalizer": normalizer, "rank": 2, "normalize_features": normalize}
+    whole = DensityScorer.fit(*blobs, 3, covariance, **settings)
+    merged = DensityScorer.fit(*first, 3, covariance, **settings).merged(*second)
     torch.testing.assert_close(merged.density(blobs[0]), whole.density(blobs[0]))
     length = whole.normalizer.high - whole.normalizer.low
     assert merged.normalizer.low == pytest.approx(whole.normalizer.low, abs=0.15 * length)
     assert merged.normalizer.high == pytest.approx(whole.normalizer.high, abs=0.1 * length)
     score = merged(blobs[0])[1]
     assert ((score == 0) | (score == 1)).double().mean() < 0.02
+
+
+def test_selected_structure_is_kept(blobs):
+    first, second = halves(blobs)
+    scorer = DensityScorer.fit(*first, 3, "auto")
+    merged = scorer.merged(*second)
+    assert merged.density.structure == scorer.density.structure
+    assert merged.density.candidates == scorer.density.candidates != {}
 
 
 def test_reference_follows_the_density(blobs):
@@ -85,13 +99,13 @@ def test_normalizers_are_shifted_merged_and_inverted():
     values = torch.linspace(4, 12, 101)
     joined = SmoothQuantile(0, 4, level=0.0).merged(values, 0.25)
     assert joined == SmoothQuantile(1, 6, level=0.0)
-    for normalizer in (MinMax(-3, 5), SmoothQuantile(-3, 5, level=0.1)):
-        for score in (0.2, 0.5, 0.8):
+    for normalizer in (MinMax(-3, 5), SmoothQuantile(-3, 5, 0.1), HalfQuantile(-3, 5, 0.1)):
+        for score in (0.55, 0.7, 0.85):
             log_density = torch.tensor(normalizer.inverse(score))
             assert float(normalizer(log_density)) == pytest.approx(score)
 
 
-@pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
+@pytest.mark.parametrize("normalizer", sorted(NORMALIZERS))
 def test_a_single_sample_can_be_merged(blobs, normalizer):
     scorer = DensityScorer.fit(*blobs, 3, normalizer=normalizer)
     merged = scorer.merged(blobs[0][:1], blobs[1][:1])

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daedl.density import NORMALIZERS, MinMax, SmoothQuantile
+from daedl.density import NORMALIZERS, HalfQuantile, MinMax, SmoothQuantile
 
 values = st.floats(-1e6, 1e6)
 rows = st.lists(values, min_size=3, max_size=50, unique=True).map(
@@ -30,22 +30,29 @@ def test_scores_are_in_range_and_monotone(kind, train, other):
     assert (scores.diff() >= -1e-12).all()
 
 
-def test_smooth_quantile_is_continuous_with_equal_slopes_at_the_joints():
-    normalizer = SmoothQuantile(low=-10.0, high=10.0, level=0.05)
+smooth = pytest.mark.parametrize(("kind", "bottom"), [(SmoothQuantile, 0.05), (HalfQuantile, 0.5)])
+
+
+@smooth
+def test_smooth_ranges_are_continuous_with_equal_slopes_at_the_joints(kind, bottom):
+    normalizer = kind(low=-10.0, high=10.0, level=0.05)
+    ends = normalizer(torch.tensor([-10.0, 10.0], dtype=torch.float64))
+    assert ends.tolist() == pytest.approx([bottom, 0.95])
     step = 1e-6
     for joint in (-10.0, 10.0):
         points = torch.tensor([joint - step, joint, joint + step], dtype=torch.float64)
         left, right = normalizer(points).diff() / step
         assert float(left) == pytest.approx(float(right), rel=1e-3)
-        assert float(left) == pytest.approx(0.9 / 20, rel=1e-3)
+        assert float(left) == pytest.approx((0.95 - bottom) / 20, rel=1e-3)
 
 
-def test_smooth_tails_are_strictly_monotone_and_tend_to_zero_and_one():
-    normalizer = SmoothQuantile.fit(torch.linspace(-100, 100, 1001, dtype=torch.float64))
+@smooth
+def test_smooth_tails_are_strictly_monotone_and_tend_to_zero_and_one(kind, bottom):
+    normalizer = kind.fit(torch.linspace(-100, 100, 1001, dtype=torch.float64))
     far = torch.tensor([-1e12, -1e9, -1e6, -1e3, -150.0], dtype=torch.float64)
     scores = normalizer(far)
     assert (scores.diff() > 0).all()
-    assert scores[0] < 1e-10
+    assert scores[0] < bottom * 1e-8
     above = normalizer(torch.tensor([120.0, 1e3, 1e9], dtype=torch.float64))
     assert (above.diff() > 0).all()
     assert above[-1] > 1 - 1e-6
@@ -56,8 +63,20 @@ def test_one_outlier_affects_minmax_but_not_smooth_quantile():
     outlier = torch.cat([train, torch.tensor([-1e5], dtype=torch.float64)])
     inside = torch.linspace(-90, -10, 50, dtype=torch.float64)
     assert MinMax.fit(outlier)(inside).min() > 0.99
-    clean, dirty = SmoothQuantile.fit(train)(inside), SmoothQuantile.fit(outlier)(inside)
-    torch.testing.assert_close(clean, dirty, rtol=0, atol=5e-3)
+    for kind in (SmoothQuantile, HalfQuantile):
+        torch.testing.assert_close(
+            kind.fit(train)(inside), kind.fit(outlier)(inside), rtol=0, atol=5e-3
+        )
+
+
+@pytest.mark.parametrize("kind", [SmoothQuantile, HalfQuantile])
+def test_known_samples_do_not_saturate(kind):
+    """Left-out log densities of a normal in 64 dimensions, and densities of new samples in float32."""
+    values = torch.randn(20_500, 64, generator=torch.Generator().manual_seed(0)).square().sum(1)
+    scores = kind.fit(-values[:500])(-values[500:]).float()
+    assert ((scores == 0) | (scores == 1)).sum() == 0
+    assert len(scores.unique()) > 0.95 * len((-values[500:]).unique())
+    assert len(MinMax.fit(-values[:500])(-values[500:]).unique()) < len(scores.unique())
 
 
 def test_constant_densities_are_rejected():

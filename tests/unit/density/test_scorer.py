@@ -6,20 +6,39 @@ import sys
 import pytest
 import torch
 
-from daedl.density import DensityScorer
-from daedl.density.scorer import FLOAT32_AGREEMENT
+from daedl.density import NORMALIZERS, DensityScorer
+from daedl.density.fitting import FLOAT32_AGREEMENT
 
 
-@pytest.mark.parametrize("covariance", ["full", "tied", "diagonal"])
-@pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile"])
-def test_restored_scorer_is_the_same(blobs, covariance, normalizer):
+@pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "low-rank", "auto"])
+@pytest.mark.parametrize("normalizer", sorted(NORMALIZERS))
+@pytest.mark.parametrize("normalize", [False, True])
+def test_restored_scorer_is_the_same(blobs, covariance, normalizer, normalize):
     features, targets = blobs
-    scorer = DensityScorer.fit(features, targets, 3, covariance, normalizer=normalizer)
+    scorer = DensityScorer.fit(
+        features,
+        targets,
+        3,
+        covariance,
+        normalizer=normalizer,
+        rank=2,
+        normalize_features=normalize,
+    )
     again = DensityScorer.restore(scorer.state_dict(), scorer.settings())
     probe = features + torch.randn(features.shape, generator=torch.Generator().manual_seed(0))
     for ours, theirs in zip(scorer(probe), again(probe), strict=True):
         assert torch.equal(ours, theirs)
     assert again.normalizer == scorer.normalizer
+    assert again.density.settings() == scorer.density.settings()
+
+
+def test_settings_of_earlier_versions_are_restored(blobs):
+    scorer = DensityScorer.fit(*blobs, 3)
+    settings = scorer.settings()
+    for name in ("rank", "normalized", "candidates"):
+        del settings[name]
+    again = DensityScorer.restore(scorer.state_dict(), settings)
+    assert torch.equal(again(blobs[0])[1], scorer(blobs[0])[1])
 
 
 def test_training_scores_range_from_zero_to_one(blobs):
@@ -52,7 +71,7 @@ def test_unknown_normalizer_is_rejected_with_a_suggestion(blobs):
 PEAK = """
 import torch
 from pathlib import Path
-from daedl.density import DensityScorer
+from daedl.density import NORMALIZERS, DensityScorer
 
 def memory(field):
     status = Path("/proc/self/status").read_text()

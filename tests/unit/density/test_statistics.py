@@ -31,6 +31,12 @@ def test_diagonal_and_tied_follow_from_full(blobs):
     tied = ClassStatistics.of(*blobs, 3, "tied")
     torch.testing.assert_close(diagonal.scatter, full.scatter.diagonal(dim1=1, dim2=2))
     torch.testing.assert_close(tied.scatter, full.scatter.sum(0))
+    for each in (full, diagonal, tied):
+        reduced = full.reduced(each.structure)
+        assert reduced.structure == each.structure
+        torch.testing.assert_close(reduced.scatter, each.scatter)
+    with pytest.raises(ValueError, match="from tied"):
+        tied.reduced("full")
     (covariance,) = tied.covariances()
     torch.testing.assert_close(covariance, full.scatter.sum(0) / (610 - 3))
 
@@ -65,3 +71,5 @@ def test_invalid_input_is_rejected(blobs):
         ClassStatistics.of(broken, targets, 3)
     with pytest.raises(ValueError, match="merge"):
         ClassStatistics.of(*blobs, 3).merge(ClassStatistics.of(*blobs, 3, "tied"))
+    with pytest.raises(ValueError, match="unnormalised"):
+        ClassStatistics.of(*blobs, 3).merge(ClassStatistics.of(*blobs, 3, normalized=True))

@@ -73,6 +73,13 @@ def test_score_increases_with_distance(blobs, dtype):
     assert p.epistemic[0] > predicted(features, targets).epistemic.max()
 
 
+def test_normalized_features_are_those_divided_by_their_norms(blobs):
+    features, targets = blobs[0].double(), blobs[1]
+    unit = features / features.norm(dim=1, keepdim=True)
+    p = predicted(features, targets, 7 * features, DDU(normalize_features=True))
+    torch.testing.assert_close(p.epistemic, predicted(unit, targets).epistemic)
+
+
 def test_fewer_samples_than_features_are_scored_by_shrinkage():
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(30, 50, generator=generator)

@@ -103,6 +103,14 @@ def test_probabilities_equal_softmax(blobs):
     assert p.log_density is None
 
 
+def test_normalized_features_are_those_divided_by_their_norms(blobs):
+    """Mahalanobis++: the score is invariant to the length of a feature vector."""
+    features, targets = blobs[0].double(), blobs[1]
+    unit = features / features.norm(dim=1, keepdim=True)
+    found = scores(features, targets, 7 * features, normalize_features=True)
+    torch.testing.assert_close(found, scores(unit, targets))
+
+
 def test_invalid_settings_and_features_are_rejected(blobs):
     with pytest.raises(ValueError, match="shrinkage is 2"):
         Mahalanobis(shrinkage=2)

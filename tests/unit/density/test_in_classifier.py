@@ -1,0 +1,63 @@
+"""Normalised features and selected covariances in saved, exported and distributed classifiers."""
+
+import pytest
+import torch
+
+import daedl
+from daedl import export
+from daedl.methods import DAEDL, Retrofit
+from daedl.networks import MLP
+
+SELECTED = {"covariance": "auto", "rank": 3, "normalize_features": True, "leave_one_out": True}
+
+
+def classifier(blobs, method=DAEDL, **settings):
+    torch.manual_seed(0)
+    model = daedl.Classifier(
+        MLP(4, 3, hidden=(16,)), method(normalizer="half-quantile", **settings)
+    )
+    return model.fit_post_hoc([blobs])
+
+
+@pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "low-rank", "auto"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_saved_classifier_is_the_same_and_can_be_updated(blobs, tmp_path, covariance, normalize):
+    model = classifier(blobs, Retrofit, covariance=covariance, rank=3, normalize_features=normalize)
+    model.save(tmp_path / "m.daedl")
+    again = daedl.Classifier.load(tmp_path / "m.daedl")
+    assert again.method == model.method
+    assert torch.equal(again.predict(blobs[0]).log_alpha, model.predict(blobs[0]).log_alpha)
+    again.update_post_hoc([blobs], note="again")
+    assert again.fitted.density.counts.sum() == 1220
+    assert again.fitted.density.structure == model.fitted.density.structure
+    assert again.fitted.density.normalized == normalize
+
+
+@pytest.mark.parametrize("covariance", ["tied", "low-rank"])
+def test_exported_classifier_agrees_with_pytorch(blobs, covariance):
+    model = classifier(blobs, covariance=covariance, rank=3, normalize_features=True)
+    graph = export.to_torch_export(model).module()
+    images = torch.cat([blobs[0][:50], torch.zeros(1, 4), 1e6 * blobs[0][:50]])
+    for name, expected in model.predict(images).columns().items():
+        torch.testing.assert_close(graph(images)[name], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_onnx_agrees_with_pytorch(blobs, tmp_path):
+    """`to_onnx` compares both before it writes the file."""
+    pytest.importorskip("onnxruntime")
+    model = classifier(blobs, covariance="low-rank", rank=3, normalize_features=True)
+    assert export.to_onnx(model, tmp_path / "m.onnx").path.exists()
+
+
+def test_two_processes_select_the_density_of_one(blobs):
+    features, targets = blobs
+    model = classifier(blobs, **SELECTED)
+    daedl.fit(model, blobs, (features[:99], targets[:99]), max_epochs=1, devices=2)
+    distributed = model.fitted
+    single = model.fit_post_hoc([blobs]).fitted
+    assert distributed.density.structure == single.density.structure
+    assert distributed.density.candidates == pytest.approx(single.density.candidates, rel=1e-9)
+    torch.testing.assert_close(
+        distributed.density.scatter, single.density.scatter, rtol=1e-9, atol=1e-9
+    )
+    assert distributed.normalizer.low == pytest.approx(single.normalizer.low, rel=1e-5)
