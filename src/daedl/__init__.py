@@ -29,7 +29,8 @@ if TYPE_CHECKING:
         remove_spectral_norm,
         spectral_normalize,
     )
-    from daedl.training import Callback, History, fit
+    from daedl.training import Callback, History
+    from daedl.training.fit import fit
 
 _SUBMODULES = ("density", "losses", "methods", "metrics", "networks")
 # The module that defines each public name.

@@ -34,15 +34,15 @@ def test_a_mask_is_refused_with_the_way_to_do_it(colours):
 
 
 def test_parts_are_disjoint_whole_and_seeded(colours):
-    first, second = colours.parted(7, seed=1)
-    again, _ = colours.parted(7, seed=1)
-    other, _ = colours.parted(7, seed=2)
+    first, second = colours.random_split(7, seed=1)
+    again, _ = colours.random_split(7, seed=1)
+    other, _ = colours.random_split(7, seed=2)
     assert (len(first), len(second)) == (7, 3)
     assert sorted(torch.cat((first.labels, second.labels)).tolist()) == list(range(10))
     assert torch.equal(first.labels, again.labels)
     assert not torch.equal(first.labels, other.labels)
     with pytest.raises(ValueError, match="from 1 to 9"):
-        colours.parted(10, seed=0)
+        colours.random_split(10, seed=0)
 
 
 def test_the_number_of_classes_is_that_of_the_names():
