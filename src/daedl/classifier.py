@@ -223,19 +223,19 @@ class Classifier(nn.Module):
         return as_batches(data, batch_size, shuffle=shuffle, read=self._read)
 
     def _read(self, path: Path) -> ImageSet:
-        """Reads the labelled images at `path` with the size, channels and labels of this classifier."""
+        """Reads labelled images at `path` with this classifier's channels, size and labels."""
         from daedl.data.read import read_for  # noqa: PLC0415 (Pillow is imported when needed)
 
         if self.preprocess is None:
             raise ValueError(
-                f"the classifier has no preprocessing, so it can't read {path}; expected tensors: convert the "
-                "images yourself, or set model.preprocess"
+                f"the classifier has no preprocessing, so it can't read {path}; expected tensors: convert "
+                "the images yourself, or set model.preprocess"
             )
         numbers = [str(number) for number in range(self.network.num_classes)]
         return read_for(path, self.preprocess, self.class_names or numbers)
 
     def collect(self, data: Data, name: str = "data") -> tuple[Outputs, Tensor]:
-        """Returns features and logits (N, ...) of labelled `data`, one row per sample, and targets (N,)."""
+        """Returns features and logits (N, ...) and targets (N,) of labelled `data`."""
         return collect(self.network, self.batches(data), self.prepare, self.method.forward, name)
 
     def fit_post_hoc(self, data: Data) -> "Classifier":

@@ -63,7 +63,7 @@ class Preprocess:
 
     @classmethod
     def for_shape(cls, input_shape: Sequence[int]) -> "Preprocess | None":
-        """Returns the default for a network's input shape; None unless it is an image with 1 or 3 channels."""
+        """Returns the default for `input_shape`; None unless it is an image with 1 or 3 channels."""
         match tuple(input_shape):
             case (1 | 3 as channels, height, width):
                 return cls(channels, (height, width))
