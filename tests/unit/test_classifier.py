@@ -316,6 +316,7 @@ class TestInvalidInput:
     @pytest.mark.parametrize("covariance", ["full", "tied", "diagonal"])
     @pytest.mark.parametrize("size", [1e20, 3e38])
     def test_large_finite_inputs_are_valid(self, blobs, covariance, size):
+        torch.manual_seed(0)
         classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), covariance=covariance)
         classifier.fit_post_hoc([blobs])
         p = classifier.predict(torch.full((2, 4), size))

@@ -133,7 +133,7 @@ def folder(tmp_path_factory):
 
 
 # One worker exports a method for all its tests.
-GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in EXPORTED]
+GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(f"export-{name}")) for name in EXPORTED]
 
 
 @pytest.fixture(scope="module", params=GROUPED)
