@@ -72,6 +72,7 @@ def test_predictions_do_not_depend_on_the_batch_size(trained, blobs):
 
 
 class TestSaving:
+    @pytest.mark.slow
     def test_loads_without_pickle_and_without_training_data(self, saved, trained, blobs):
         script = """
 import pickle, sys

@@ -38,6 +38,7 @@ STOCHASTIC = {
 }
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [quick(max_epochs=10, random_state=None)], expected_failed_checks=lambda _: STOCHASTIC
 )
@@ -69,6 +70,7 @@ class TestTools:
         density = pipeline[-1].predict_uncertainty(pipeline[:-1].transform(samples))["density"]
         np.testing.assert_array_equal(pipeline.score_samples(samples), -density)
 
+    @pytest.mark.slow
     def test_grid_search_over_method_settings(self, table):
         """An excessive penalty, which removes all evidence, has the larger log loss."""
         grid = {

@@ -272,6 +272,7 @@ def test_evidence_beyond_the_range_of_float32(tmp_path):
     assert_same(model, mixed(), run(tmp_path / "m.onnx", mixed()))
 
 
+@pytest.mark.slow
 class TestTorchExportFiles:
     def test_saved_and_loaded(self, tmp_path):
         model = convnet()
@@ -352,6 +353,7 @@ class TestErrors:
             export.to_pt2(model, tmp_path / "m.pt2")
         assert capfd.readouterr() == ("", "")
 
+    @pytest.mark.slow
     def test_function_without_onnx_operator(self, tmp_path, capfd):
         model = daedl.Classifier(FeatureModule(Special(), "features", (4,)), "softmax")
         with pytest.raises(ValueError, match=r"zeta.*\.pt2"):
