@@ -18,7 +18,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 check: $(READY)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 # Between edits: lint, and the unit tests that take no more than a moment.
 quick: lint

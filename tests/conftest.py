@@ -1,4 +1,4 @@
-"""What the tests share: one thread, so that they neither depend on nor crowd the machine."""
+"""Shared fixtures; all tests use one thread, so that results and speed do not depend on the machine."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ def blobs():
 
 
 class Interrupting:
-    """Batches that end in an exception after a number of them."""
+    """Batches that raise KeyboardInterrupt after a number of them."""
 
     def __init__(self, batches, after):
         self.batches, self.left = batches, after
@@ -45,7 +45,7 @@ class Interrupting:
 
 @pytest.fixture(scope="session")
 def interrupting():
-    """Wraps batches so that training ends as by Ctrl-C: `interrupting(batches, after)`."""
+    """Wraps batches to simulate Ctrl-C: `interrupting(batches, after)`."""
     return Interrupting
 
 
@@ -59,7 +59,7 @@ def colours() -> ImageSet:
 
 @pytest.fixture
 def little_memory() -> Callable[[], AbstractContextManager[None]]:
-    """What is done inside may not set aside more than 8 MB, even if it never touches them."""
+    """A context that fails if more than 8 MB are allocated."""
 
     @contextmanager
     def limited() -> Iterator[None]:

@@ -1,6 +1,6 @@
-"""What is checked where data enter: each error says what arrived, what was expected, what to do.
+"""Validation of user input. Each error states what arrived, what was expected, and what to do.
 
-`where` says which batch a tensor belongs to, as in " of batch 3 of the training data".
+`where` names the batch of a tensor, as in " of batch 3 of the training data".
 """
 
 import math
@@ -15,19 +15,19 @@ LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class NotFittedError(RuntimeError):
-    """Something was asked of a classifier before it was fitted."""
+    """A classifier was used before it was fitted."""
 
 
 class DataWarning(UserWarning):
-    """Data can be used, but differ from what was expected."""
+    """The data are usable but differ from what was expected."""
 
 
 def require_finite(tensor: Tensor, name: str, where: str = "") -> None:
-    """Raise if `tensor` holds a NaN or an infinity: how many, where the first is, in which tensor.
+    """Raises if `tensor` contains NaN or infinity, with their number and the index of the first.
 
-    The sum is looked at first: it is finite unless an element isn't (or it overflows), so that the
-    usual case costs one reduction and no temporary the size of the tensor. While a graph is traced
-    nothing is looked at: it has no values yet, and can't branch on them.
+    The sum is tested first: it is finite unless an element is not, or it overflows. The usual case thus
+    costs one reduction and no temporary tensor. Skipped while a graph is traced, because the tensor has
+    no values then.
     """
     if torch.compiler.is_compiling():
         return
@@ -40,15 +40,15 @@ def require_finite(tensor: Tensor, name: str, where: str = "") -> None:
     first = tuple(int(i) for i in bad.nonzero()[0])
     raise ValueError(
         f"{name}{where}: {count} of {tensor.numel()} values are NaN or infinite, the first at index "
-        f"{first}; expected finite values. Look for missing or unscaled inputs, or lower the "
-        "learning rate if this appeared during training"
+        f"{first}; expected finite values: check for missing or unscaled inputs, or lower the "
+        "learning rate if this happened during training"
     )
 
 
 def require_batch(batch: Any, where: str) -> tuple[Any, Tensor, Tensor | None]:
-    """Returns inputs, labels and, where there are any, sample weights of `batch`.
+    """Returns the inputs, labels and sample weights (None without weights) of `batch`.
 
-    Raises unless it is a tuple of two or three arrays or tensors.
+    Raises unless `batch` is a tuple or list of two or three arrays or tensors.
     """
     tuples = isinstance(batch, tuple | list) and len(batch) in (2, 3)
     if tuples and all(hasattr(part, "__array__") for part in batch):
@@ -58,13 +58,13 @@ def require_batch(batch: Any, where: str) -> tuple[Any, Tensor, Tensor | None]:
     if isinstance(batch, tuple | list):
         arrived += f" of {', '.join(type(part).__name__ for part in batch) or 'nothing'}"
     raise TypeError(
-        f"the data{where} are {arrived}; expected a pair of tensors (inputs, labels), or three with sample "
-        "weights: pass a DataLoader, a list of such pairs, or the pair of the whole set"
+        f"the data{where} are {arrived}; expected a pair of tensors (inputs, labels), or three tensors with "
+        "sample weights: pass a DataLoader, a list of such tuples, or one tuple with the whole dataset"
     )
 
 
 def require_float(inputs: Tensor, where: str = "") -> None:
-    """Raises unless `inputs` are floats, which a classifier without preprocessing needs."""
+    """Raises unless `inputs` are floats, which a classifier without preprocessing requires."""
     if not inputs.is_floating_point():
         raise TypeError(
             f"inputs{where} are {inputs.dtype} but the classifier has no preprocessing; expected floats: "
@@ -73,7 +73,7 @@ def require_float(inputs: Tensor, where: str = "") -> None:
 
 
 def require_targets(targets: Tensor, num_classes: int, batch_size: int, where: str = "") -> None:
-    """Raise unless `targets` (B,) are integers from 0 to C-1, one for each of `batch_size` samples."""
+    """Raises unless `targets` (B,) are integers from 0 to C − 1, one for each of `batch_size` samples."""
     if targets.dtype not in LABEL_TYPES:
         raise TypeError(
             f"labels{where} are {targets.dtype}; expected integer class indices: convert with "
@@ -81,46 +81,46 @@ def require_targets(targets: Tensor, num_classes: int, batch_size: int, where: s
         )
     if tuple(targets.shape) != (batch_size,):
         raise ValueError(
-            f"labels{where} have shape {tuple(targets.shape)}; expected ({batch_size},): "
-            "one class index for each image"
+            f"labels{where} have shape {tuple(targets.shape)}; expected ({batch_size},): pass one class "
+            "index per input"
         )
     if batch_size and (targets.min() < 0 or targets.max() >= num_classes):
         raise ValueError(
-            f"labels{where} range from {int(targets.min())} to {int(targets.max())}; the network "
-            f"has {num_classes} classes, so expected 0 to {num_classes - 1}: renumber the labels "
-            "or build the network with more classes"
+            f"labels{where} range from {int(targets.min())} to {int(targets.max())}; expected 0 to "
+            f"{num_classes - 1} for {num_classes} classes: renumber the labels, or increase the number "
+            "of classes"
         )
 
 
 def require_weights(weights: Tensor, number: int, where: str = "") -> None:
-    """Raises unless `weights` are `number` finite floats from 0, not all of them 0."""
+    """Raises unless `weights` are `number` finite, non-negative values that are not all 0."""
     if tuple(weights.shape) != (number,):
         raise ValueError(f"weights{where} have shape {tuple(weights.shape)}; expected ({number},)")
     require_finite(weights, "weights", where)
     if (weights < 0).any() or not (weights > 0).any():
         raise ValueError(
             f"weights{where} range from {float(weights.min()):g} to {float(weights.max()):g}; expected "
-            "numbers from 0, at least one of them positive"
+            "non-negative numbers, at least one of them positive"
         )
 
 
 def require_sizes(widths: Sequence[int] = (), **sizes: int) -> None:
-    """Raise unless a network can be built from these: whole numbers from 1."""
+    """Raises unless all hidden `widths` and named `sizes` of a network are positive integers."""
     for name, size in sizes.items():
-        require_whole(name, size, 1, "as many as the data have")
+        require_whole(name, size, 1, "the value that matches the data")
     for width in widths:
         require_whole("a width of hidden", width, 1, "64")
 
 
 def require_above_zero(name: str, value: Any, remedy: str) -> None:
-    """Raise unless `value` is a finite number above 0; `remedy` says what to take."""
+    """Raises unless `value` is a finite number above 0; `remedy` names a valid value."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
-        raise ValueError(f"{name} is {value!r}; expected a finite number above 0: take {remedy}")
+        raise ValueError(f"{name} is {value!r}; expected a finite number above 0: use {remedy}")
 
 
 def require_whole(name: str, value: Any, least: int, remedy: str) -> None:
-    """Raise unless `value` is a whole number from `least`; `remedy` says what to take."""
+    """Raises unless `value` is an integer of at least `least`; `remedy` names a valid value."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(
-            f"{name} is {value!r}; expected a whole number from {least}: take {remedy}"
+            f"{name} is {value!r}; expected an integer of at least {least}: use {remedy}"
         )

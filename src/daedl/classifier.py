@@ -1,4 +1,4 @@
-"""A classifier: network, method and what the method fitted, together."""
+"""The classifier: a network, a method, and the state that the method fits after training."""
 
 import copy
 import textwrap
@@ -38,12 +38,12 @@ DEFAULT_TARGET = MaxRejectionRate()
 
 @dataclass(frozen=True)
 class Revision:
-    """One fit of what a method fits after training.
+    """One post-hoc fit or update.
 
     Attributes:
-        samples: that it was given.
-        merged: whether they were merged into what was fitted before.
-        note: what whoever did it wants to be remembered.
+        samples: number of samples.
+        merged: whether they were merged into the previous fit.
+        note: the user's note.
     """
 
     samples: int
@@ -55,14 +55,14 @@ class Classifier(nn.Module):
     """Predicts classes with uncertainties in one forward pass.
 
     Arguments:
-        network: returns features and logits; see `daedl.networks`. The method prepares it in place,
-            DAEDL by spectral normalisation.
-        method: a name in `daedl.methods.METHODS`, or a method with settings of its own.
-        class_names: one unique name per class, kept in the model file.
-        preprocess: how images become inputs of the network. By default, where the network takes images,
-            8-bit pixels are divided by 255 and floats range from 0 to 1. None for inputs that are prepared
+        network: returns features and logits; see `daedl.networks`. The method modifies it in place; DAEDL
+            adds spectral normalisation.
+        method: a name in `daedl.methods.METHODS`, or a configured method.
+        class_names: one unique name per class, stored in the model file.
+        preprocess: converts images to network inputs. By default, for networks that take images, 8-bit
+            pixels are divided by 255 and floats must range from 0 to 1. None if the inputs are prepared
             outside of the classifier.
-        method_arguments: settings, if `method` is a name.
+        method_arguments: settings of the method, if `method` is a name.
     """
 
     network: Network
@@ -82,7 +82,7 @@ class Classifier(nn.Module):
                 f"network is a {type(network).__name__}; expected a network of daedl.networks: pass your own "
                 "module to daedl.Classifier.from_module(module, features=..., input_shape=...)"
             )
-        self.method = _built(method, method_arguments)
+        self.method = _build_method(method, method_arguments)
         self.network = self.method.prepare(network)
         self.fitted = None
         self.thresholds: Thresholds | None = None
@@ -95,7 +95,7 @@ class Classifier(nn.Module):
         )
         if self.preprocess is not None and self.preprocess.shape != tuple(network.input_shape):
             raise ValueError(
-                f"preprocess gives inputs of shape {self.preprocess.shape} but the network takes "
+                f"preprocess returns inputs of shape {self.preprocess.shape} but the network takes "
                 f"{tuple(network.input_shape)}; expected the same channels and size"
             )
 
@@ -111,16 +111,16 @@ class Classifier(nn.Module):
         preprocess: Preprocess | None = None,
         **method_arguments: Any,
     ) -> "Classifier":
-        """Builds a classifier from any module that maps inputs to logits (B, C), in place.
+        """Builds a classifier from any module that maps inputs to logits (B, C); the module is not copied.
 
-        Methods that read a trained softmax network, such as the default, leave its weights alone:
-        `Classifier.from_module(net, "avgpool", input_shape=(3, 224, 224)).fit_post_hoc(loader)`. Others are
-        trained with `daedl.fit`.
+        Post-hoc methods, such as the default, do not change the weights of a trained softmax network:
+        `Classifier.from_module(net, "avgpool", input_shape=(3, 224, 224)).fit_post_hoc(loader)`. Train
+        other methods with `daedl.fit`.
 
         Arguments:
-            features: dotted name of the submodule whose output is the features, as in `named_modules()`.
+            features: dotted name of the submodule that outputs the features, as in `named_modules()`.
             input_shape: shape of one input; by default that of `preprocess`.
-            preprocess: by default None: inputs are prepared as for the module's own training.
+            preprocess: None (default) if inputs are already preprocessed as for the module's training.
         """
         if input_shape is None and preprocess is None:
             raise ValueError(
@@ -137,12 +137,12 @@ class Classifier(nn.Module):
         return self.network(self.prepare(inputs))  # type: ignore[no-any-return]
 
     def prepare(self, inputs: Any, where: str = "") -> Tensor:
-        """Converts raw inputs to network inputs (B, *input_shape), on the network's device and in its type.
+        """Converts raw inputs to network inputs (B, *input_shape) with the network's device and dtype.
 
-        Every path into the network goes through here: training, post-hoc fits, prediction.
+        Training, post-hoc fits and prediction all use this method.
 
         Arguments:
-            inputs: an array or tensor, of uint8 or floats; see `Preprocess`.
+            inputs: an array or tensor of uint8 or floats; see `Preprocess`.
             where: names the batch in errors.
         """
         parameter = next(self.network.parameters())
@@ -156,12 +156,12 @@ class Classifier(nn.Module):
         return self.preprocess(tensor, parameter.dtype, where)
 
     def predict(self, data: Any, batch_size: int = 256) -> Prediction:
-        """Predicts one input or many, one forward pass each, in eval mode and without gradients.
+        """Predicts one or more inputs, with one forward pass per input, in eval mode without gradients.
 
         Arguments:
-            data: an array or tensor of uint8 or floats; PIL images; paths of pictures or of a folder; an
+            data: an array or tensor of uint8 or floats; PIL images; paths of images or of a folder; an
                 ImageSet; a Dataset, a DataLoader or another iterable of batches, whose labels are ignored.
-            batch_size: inputs per forward pass, which bounds the memory.
+            batch_size: inputs per forward pass.
         """
         parts = []
         with evaluating(self.network), torch.no_grad():
@@ -170,16 +170,16 @@ class Classifier(nn.Module):
                     outputs = self.method.forward(self.network, self.prepare(inputs))
                     parts.append(self.predict_outputs(outputs))
         if not parts:
-            raise ValueError("there is nothing to predict; expected at least one input")
+            raise ValueError("the data are empty; expected at least one input to predict")
         return parts[0] if len(parts) == 1 else Prediction.cat(parts)
 
     def predict_outputs(self, outputs: Outputs) -> Prediction:
-        """Predicts from features and logits that were collected before."""
+        """Predicts from features and logits, as returned by `collect`."""
         columns = outputs.logits.shape[-1]
         if columns != self.network.num_classes:
             raise ValueError(
-                f"logits have {columns} columns but the network has {self.network.num_classes} "
-                "classes; pass outputs of the same network"
+                f"logits have {columns} columns; expected {self.network.num_classes}, the number of classes: "
+                "pass outputs of the same network"
             )
         require_finite(outputs.features, "features")
         require_finite(outputs.logits, "logits")
@@ -193,16 +193,16 @@ class Classifier(nn.Module):
         on: On | None = None,
         seed: int = 0,
     ) -> Thresholds:
-        """Chooses which predictions to accept, on held-out `data` of known classes.
+        """Chooses thresholds for accepting predictions, on held-out `data` of known classes.
 
-        From then on predictions have `accept` and `reason`, and `save` keeps the thresholds. See
+        Afterwards, predictions have `accept` and `reason`, and `save` stores the thresholds. See
         `daedl.selective` for the guarantees and their conditions.
 
         Arguments:
-            data: labelled data that training has not seen, neither for early stopping; see `daedl.fit`.
+            data: labelled data that were used neither for training nor for early stopping; see `daedl.fit`.
             target: `daedl.MaxRejectionRate(rate)` or `daedl.MaxErrorRate(rate, delta)`.
-            on: "epistemic", "aleatoric" or "both"; by default both, where the method has both.
-            seed: of the split that "both" with `MaxErrorRate` needs.
+            on: "epistemic", "aleatoric" or "both"; by default all of the two that the method provides.
+            seed: seed of the split that `MaxErrorRate` with "both" requires.
         """
         outputs, targets = self.collect(data, "calibration data")
         prediction = self.predict_outputs(outputs)
@@ -219,50 +219,50 @@ class Classifier(nn.Module):
     def batches(
         self, data: Data, batch_size: int = 256, *, shuffle: bool = False
     ) -> Iterable[Batch]:
-        """Converts labelled `data` of any kind to batches; see `daedl.data.loaders.as_batches`."""
+        """Converts labelled `data` to batches; see `daedl.data.loaders.as_batches`."""
         return as_batches(data, batch_size, shuffle=shuffle, read=self._read)
 
     def _read(self, path: Path) -> ImageSet:
-        """Reads labelled images at `path`, converted for the network, with its own labels."""
+        """Reads labelled images at `path` with this classifier's channels, size and labels."""
         from daedl.data.read import read_for  # noqa: PLC0415 (Pillow is imported when needed)
 
         if self.preprocess is None:
             raise ValueError(
-                f"the classifier has no preprocessing, so it can't read {path}; expected preprocess=..., or "
-                "prepared tensors"
+                f"the classifier has no preprocessing, so it can't read {path}; expected tensors: convert "
+                "the images yourself, or set model.preprocess"
             )
         numbers = [str(number) for number in range(self.network.num_classes)]
         return read_for(path, self.preprocess, self.class_names or numbers)
 
     def collect(self, data: Data, name: str = "data") -> tuple[Outputs, Tensor]:
-        """Returns features and logits (N, ...) of labelled `data`, each sample once, and the targets (N,)."""
+        """Returns features and logits (N, ...) and targets (N,) of labelled `data`."""
         return collect(self.network, self.batches(data), self.prepare, self.method.forward, name)
 
     def fit_post_hoc(self, data: Data) -> "Classifier":
-        """Fits what the method needs after training, in one pass: a density, a temperature, neighbours.
+        """Fits the density, temperature or neighbours of the method in one pass over `data`.
 
-        `data` are the training data without augmentation; held-out data for a method whose `fit_split` is
-        "validation", such as temperature scaling. Does nothing for a method that needs no fit.
+        Pass the training data without augmentation, or held-out data if the method's `fit_split` is
+        "validation", as for temperature scaling. Does nothing if the method needs no fit.
         """
         if self.method.needs_fit:
             self.fit_outputs(*self.collect(data, f"{self.method.fit_split} data"))
         return self
 
     def reset(self) -> None:
-        """Drops what was fitted or calibrated, which other weights invalidate."""
+        """Discards post-hoc fits and thresholds, which new weights invalidate."""
         self.fitted, self.thresholds, self.revisions = None, None, ()
 
     def update_post_hoc(self, data: Data, note: str = "") -> "Classifier":
-        """Merges more training `data` into what was fitted, and leaves the network as it is.
+        """Merges more training `data` into the post-hoc fit; the network does not change.
 
-        For a new site or camera, or more samples of some classes. The earlier data are not needed: the model
-        holds their statistics. `note` is kept with the revision, in the model file. To replace the earlier
-        data, call `fit_post_hoc` with new data of every class.
+        For example data from a new site or camera, or more samples of some classes. The earlier data are
+        not needed, because the model stores their statistics. `note` is stored with the revision in the
+        model file. To replace the earlier data, call `fit_post_hoc` with new data of every class.
         """
         if self.fitted is None:
             raise NotFittedError(
-                f"{self.method.name} has nothing fitted to merge more samples into; expected a fitted "
-                "density: call fit_post_hoc first, or use a method with one, such as 'daedl'"
+                f"method {self.method.name!r} is not fitted, so it can't be updated; expected a fitted "
+                "density: call fit_post_hoc first, or use a method with a density, such as 'daedl'"
             )
         outputs, targets = self.collect(data, "training data")
         device = next(self.network.parameters()).device
@@ -272,10 +272,10 @@ class Classifier(nn.Module):
         return self
 
     def fit_outputs(self, outputs: Outputs, targets: Tensor) -> None:
-        """Fits what the method needs to outputs that were collected before."""
+        """Fits the method to `outputs` and `targets`, as returned by `collect`."""
         device = next(self.network.parameters()).device
         fitted = self.method.fit(outputs, targets)
-        self.thresholds = None  # scores have another scale from here on
+        self.thresholds = None  # the scale of the scores changes
         self.fitted = None if fitted is None else fitted.to(device)
         samples = int(sum_across(torch.tensor(len(targets))))
         self.revisions = () if fitted is None else (Revision(samples),)
@@ -289,7 +289,7 @@ class Classifier(nn.Module):
         return density_effect(self._on_device(self.collect(data)[0]), self.fitted)
 
     def save(self, path: str | Path) -> None:
-        """Write the network, the method and what it fitted to one file, atomically."""
+        """Writes the network, the method, the post-hoc fit and the thresholds to one file, atomically."""
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         spectral, plain = normalization(self.network), self.network.plain
         description: dict[str, Any] = {
@@ -307,27 +307,27 @@ class Classifier(nn.Module):
         if self.fitted is not None:
             tensors |= {f"fitted.{name}": value for name, value in self.fitted.state_dict().items()}
             description["fitted"] = self.fitted.settings()  # type: ignore[operator]
-        storage.save(storage.expanded(path), tensors, description)
+        storage.save(storage.expand_user(path), tensors, description)
 
     @classmethod
     def load(
         cls, path: str | Path, network: Network | None = None, method: Method | None = None
     ) -> "Classifier":
-        """Read a classifier from a file that `save` wrote, on the CPU, ready to predict.
+        """Reads a classifier written by `save`, on the CPU and in eval mode.
 
-        A network of one's own class can't be rebuilt from a file without running code from it, so
-        pass a new `network`, built as it was for training, and its weights are filled in. Likewise
-        pass a `method` that isn't in the table of methods.
+        Files contain no code, so networks and methods of user-defined classes can't be rebuilt from them:
+        pass a new `network` with the architecture used for training, whose weights are then loaded, and a
+        `method`.
         """
-        tensors, description = storage.load(storage.expanded(path))
+        tensors, description = storage.load(storage.expand_user(path))
         try:
             return cls._rebuild(tensors, description, network, method)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path} can't be rebuilt ({textwrap.shorten(str(error), 300)}); expected the weights "
                 f"of this network: {description.get('network')}. If you passed a network, build it "
-                f"as it was for training. The file was written by daedl "
-                f"{description.get('version')}, this is {version('daedl')}: upgrade if that is newer"
+                f"with the arguments used for training. The file was written by daedl "
+                f"{description.get('version')}, this is {version('daedl')}: upgrade if the file is newer"
             ) from error
 
     @classmethod
@@ -342,8 +342,8 @@ class Classifier(nn.Module):
         if network is None:
             if saved["name"] not in networks.NETWORKS:
                 raise ValueError(
-                    f"the file holds a network of class {saved['name']!r} ({saved['arguments']}), "
-                    "which only you can build; expected Classifier.load(path, network=...)"
+                    f"the file contains a network of the user-defined class {saved['name']!r} "
+                    f"({saved['arguments']}); expected Classifier.load(path, network=...)"
                 )
             network = networks.build(saved["name"], **saved["arguments"])
         network.to(getattr(torch, description["dtype"]))
@@ -352,10 +352,9 @@ class Classifier(nn.Module):
                 description["method"]["name"], description["method"]["arguments"]
             )
         if isinstance(method, methods.Ensemble) and not isinstance(network, networks.Members):
-            # Copies: their weights come from the file, so that none need be drawn.
+            # Copies suffice, because their weights are loaded below.
             copies = [copy.deepcopy(network) for _ in range(method.size - 1)]
             network = networks.Members([network, *copies])
-        # A file without names is as good as one of a model that has none.
         names, spectral = description.get("class_names"), description["spectral"]
         preprocess = _saved_preprocess(description, network)
         classifier = _assemble(cls, network, spectral, method, names, preprocess)
@@ -370,13 +369,13 @@ class Classifier(nn.Module):
         return classifier.eval()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused where a density is involved: it is more than its tensors; use `save` and `load`."""
+        """Loads weights; raises if either side is fitted, because a fit has more state than its tensors."""
         state = args[0] if args else kwargs["state_dict"]
         if self.fitted is not None or any(name.startswith("fitted.") for name in state):
             raise ValueError(
-                "load_state_dict was called with a fitted density on one side; expected "
-                "Classifier.save and Classifier.load, which carry all of it, or "
-                "model.network.load_state_dict(...) for the weights alone"
+                "load_state_dict does not support fitted classifiers; expected "
+                "Classifier.save and Classifier.load, or model.network.load_state_dict(...) for the weights "
+                "alone"
             )
         self.reset()
         return super().load_state_dict(*args, **kwargs)
@@ -388,7 +387,7 @@ class Classifier(nn.Module):
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle (for worker processes): parametrised layers refuse it, so plain ones are sent along."""
+        """Supports pickle, for worker processes, without the parametrised layers, which do not."""
         plain, spectral = (
             remove_spectral_norm(copy.deepcopy(self.network)),
             normalization(self.network),
@@ -400,31 +399,32 @@ class Classifier(nn.Module):
         return _unpickle, (*parts, state, more, self.training)
 
 
-def _built(method: str | Method, arguments: dict[str, Any]) -> Method:
-    """Builds the method of this name; returns a built one as it is."""
+def _build_method(method: str | Method, arguments: dict[str, Any]) -> Method:
+    """Builds the method of this name; returns a Method unchanged."""
     if isinstance(method, Method) and arguments:
         raise TypeError(
-            f"settings {sorted(arguments)} were given beside a built method; pass them to the method instead"
+            f"method is a {type(method).__name__} and settings {sorted(arguments)} were passed too; expected "
+            "one of them: pass the settings to the method"
         )
     if not isinstance(method, str | Method):
         raise TypeError(
-            f"method is {method!r}; expected a name such as 'daedl', or a built method such as "
+            f"method is {method!r}; expected a name such as 'daedl', or a Method such as "
             "daedl.methods.DAEDL()"
         )
     return methods.build(method, **arguments) if isinstance(method, str) else method
 
 
 def _saved_preprocess(description: dict[str, Any], network: Network) -> Preprocess | None:
-    """Restores the preprocessing of a model file; files written before it was kept get the default."""
+    """Returns the preprocessing of a model file; the default, with a warning, for files of format 1."""
     if "preprocess" in description:
         settings = description["preprocess"]
         return None if settings is None else Preprocess(**settings)
     assumed = Preprocess.for_shape(network.input_shape)
     if assumed is not None:
         warnings.warn(
-            "the model file says nothing about preprocessing, as it was written by an earlier version; "
-            "assumed 8-bit pixels divided by 255 without normalisation: if the training images were "
-            "prepared in another way, set model.preprocess and save the model again",
+            "the model file was written by an earlier version and contains no preprocessing; assuming 8-bit "
+            "pixels divided by 255 without normalisation: if the training images were prepared differently, "
+            "set model.preprocess and save the model again",
             DataWarning,
             stacklevel=4,
         )
@@ -432,19 +432,20 @@ def _saved_preprocess(description: dict[str, Any], network: Network) -> Preproce
 
 
 def _require_class_names(names: Sequence[str], number: int) -> None:
-    """Raise unless there are `number` names, all strings and no two the same."""
-    # A single string is a sequence of strings too: "cat" would name three classes.
+    """Raises unless `names` are `number` unique strings."""
+    # A string is a sequence of strings too: "cat" would name three classes.
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise TypeError(
-            f"class_names are {names!r}; expected a list of strings, one for each class: write "
-            "numbers as strings"
+            f"class_names are {names!r}; expected a list of strings, one per class: write numbers as strings"
         )
     if len(names) != number:
-        raise ValueError(f"{len(names)} class names for {number} classes; expected one each")
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise ValueError(
-            f"class_names hold {', '.join(map(repr, twice))} more than once; expected a name of its "
-            "own for each class: rename one"
+            f"{len(names)} class names for {number} classes; expected one name per class"
+        )
+    if repeated := [name for name, times in Counter(names).items() if times > 1]:
+        raise ValueError(
+            f"class_names contain {', '.join(map(repr, repeated))} more than once; expected unique names: "
+            "rename one of the classes"
         )
 
 
@@ -456,7 +457,7 @@ def _assemble(
     class_names: Sequence[str] | None,
     preprocess: Preprocess | None,
 ) -> Classifier:
-    """A classifier whose network is normalised as `spectral` says, whatever its method prepares."""
+    """Builds a classifier with the spectral normalisation `spectral`, whatever its method would use."""
     if spectral is not None and normalization(network) is None:
         spectral_normalize(network, SpectralNorm(**spectral))
     classifier = kind(network, method, class_names, preprocess)

@@ -38,7 +38,7 @@ TITLES = {
 
 
 class Style(NamedTuple):
-    """The style of a method; markers and lines differ too, so that colour is not the only cue."""
+    """Colour, marker and line of a method; colour is never the only cue."""
 
     colour: str
     marker: str
@@ -81,26 +81,26 @@ _MIN_SAMPLES = 5
 
 
 def style(method: str) -> Style:
-    """The style of the method with this label."""
+    """Returns the style of the method with this label."""
     return STYLES.get(method, _OTHER)
 
 
 def png(figure: Figure) -> bytes:
-    """`figure` as a PNG file."""
+    """Returns `figure` as a PNG file."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH)
     return buffer.getvalue()
 
 
 def picture(image: Tensor) -> bytes:
-    """A greyscale image (H, W) in [0, 1] as a PNG file of the same size; 1 is black."""
+    """Returns a greyscale image (H, W) in [0, 1] as a PNG file of the same size; 1 is black."""
     buffer = BytesIO()
     images.imsave(buffer, image.numpy(), cmap="gray_r", vmin=0, vmax=1, format="png")
     return buffer.getvalue()
 
 
 def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
-    """Histogram of the density scores (N,) of up to seven datasets by name, in-distribution first."""
+    """Plots histograms of the density scores (N,) of up to seven datasets by name, in-distribution first."""
     figure = Figure(figsize=(5.0, 3.6), layout="constrained")
     axes = figure.subplots()
     bins = np.linspace(0, 1, 26)
@@ -124,7 +124,7 @@ def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
 def reliability_diagram(
     predictions: Mapping[str, Prediction], targets: Tensor, bins: int = 10
 ) -> Figure:
-    """Accuracy against confidence, one line per method: predictions for N images by name, targets (N,)."""
+    """Plots accuracy against confidence, one line per method, from predictions by name and targets (N,)."""
     figure = Figure(figsize=(5.0, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
@@ -151,7 +151,7 @@ def reliability_diagram(
 
 
 def risk_coverage(prediction: Prediction, targets: Tensor, thresholds: Thresholds) -> Figure:
-    """Error rate of accepted predictions against coverage, with the thresholds chosen; targets (N,)."""
+    """Plots the error rate of accepted predictions against coverage, and the thresholds; targets (N,)."""
     figure = Figure(figsize=(6.0, 3.9), layout="constrained")
     axes = figure.subplots()
     for name, colour, line in (("epistemic", GREEN, "-"), ("aleatoric", BLUE, "--")):
@@ -181,7 +181,7 @@ def risk_coverage(prediction: Prediction, targets: Tensor, thresholds: Threshold
 
 
 def legend(figure: Figure, columns: int = 3) -> None:
-    """Add the legend of the first panel above all panels."""
+    """Adds the legend of the first panel above all panels."""
     figure.legend(
         *figure.axes[0].get_legend_handles_labels(),
         loc="outside upper center",
@@ -192,5 +192,5 @@ def legend(figure: Figure, columns: int = 3) -> None:
 
 
 def bare(axes: Axes) -> None:
-    """Remove the upper and right spines."""
+    """Removes the upper and right spines."""
     axes.spines[["top", "right"]].set_visible(False)

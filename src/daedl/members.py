@@ -1,4 +1,4 @@
-"""Ensembles of classifiers that were trained one by one."""
+"""Ensembles of separately trained classifiers."""
 
 import copy
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from daedl.spectral import normalization, remove_spectral_norm
 
 
 def ensemble(members: Sequence[Classifier]) -> Classifier:
-    """Joins copies of trained classifiers to one whose predictions are averaged.
+    """Combines copies of trained classifiers into one that averages their predictions.
 
-    All members have the same method, kind of network, preprocessing and class names; see
+    All members must have the same method, network architecture, preprocessing and class names; see
     `daedl.methods.Ensemble`.
     """
     if len(members) < 2 or not all(isinstance(each, Classifier) for each in members):
@@ -28,16 +28,16 @@ def ensemble(members: Sequence[Classifier]) -> Classifier:
         different = [each for each in members if aspect(each) != aspect(members[0])]
         if different:
             raise ValueError(
-                f"members differ: {aspect(members[0])} and {aspect(different[0])}; expected one method, "
-                "kind of network, preprocessing and list of class names, fitted all or none: train them "
-                "alike"
+                f"members differ: {aspect(members[0])} and {aspect(different[0])}; expected the same method, "
+                "network architecture, preprocessing and class names, and all or none fitted: train all "
+                "members with the same settings"
             )
     copies = [copy.deepcopy(each) for each in members]
     method = methods.Ensemble(member=members[0].method, size=len(members))
     network = networks.Members([each.network for each in copies])
     joined = Classifier(network, method, members[0].class_names, members[0].preprocess)
     if normalization(members[0].network) is None:
-        # Preparing members without normalisation again changed their weights: restore them.
+        # Classifier() normalised the members again, which changed their weights: restore them.
         remove_spectral_norm(joined.network)
         given = networks.Members([copy.deepcopy(each.network) for each in members])
         joined.network.load_state_dict(given.state_dict())

@@ -11,9 +11,9 @@ from daedl.checks import require_batch, require_finite, require_targets
 
 
 class Outputs(NamedTuple):
-    """Features (B, H), which the density sees, and logits (B, C), of the same images and pass.
+    """Features (B, H) and logits (B, C) of one forward pass.
 
-    A method that needs several rows of logits for an image, of passes, members or heads, has (B, K, C).
+    Methods with several passes, members or heads per input have logits (B, K, C).
     """
 
     features: Tensor
@@ -22,7 +22,7 @@ class Outputs(NamedTuple):
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Sets eval mode inside, and restores every module's own mode afterwards."""
+    """Sets eval mode within the context, then restores the mode of each module."""
     modes = [(module, module.training) for module in network.modules()]
     if any(training for _, training in modes):
         network.eval()
@@ -46,8 +46,8 @@ def collect(
 
     Arguments:
         prepare: converts raw inputs to network inputs; its second argument names the batch in errors.
-        forward: replaces `network(inputs)` for methods that predict in another way.
-        name: of the data, for errors.
+        forward: replaces `network(inputs)`, for methods with another forward pass.
+        name: name of the data in errors.
     """
     dtype = next(network.parameters()).dtype
     features, logits, targets = [], [], []
@@ -60,7 +60,7 @@ def collect(
             require_targets(labels, outputs.logits.shape[-1], len(inputs), where)
             require_finite(outputs.features, "features", where)
             require_finite(outputs.logits, "logits", where)
-            # Under mixed precision the last layer may return half precision: keep the network's type.
+            # Under mixed precision the last layer may return half precision: use the network's dtype.
             features.append(outputs.features.to("cpu", dtype))
             logits.append(outputs.logits.to("cpu", dtype))
             targets.append(labels.cpu().long())

@@ -1,4 +1,4 @@
-"""Predictions of every method: probabilities, and uncertainties that are larger when less is known."""
+"""Predictions: class probabilities and uncertainty scores, in the same form for every method."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,20 +26,20 @@ class Prediction:
     """Predictions for B inputs over C classes.
 
     `p[i]`, `p[2:5]` and `p[mask]` select inputs; `p.to(...)` moves all tensors. `p.numpy()`, `p.to_dict()`,
-    `p.records()` and `p.to_frame()` use the names of commands, server, CSV files and ONNX graphs.
+    `p.records()` and `p.to_frame()` use the same names as the commands, the server and ONNX graphs.
 
     Attributes:
         probs: expected class probabilities (B, C).
         labels: predicted classes (B,).
-        aleatoric: 1 − max_c probs (B,), or another measure of doubt between classes; larger = more
-            uncertain.
-        epistemic: −ln α₀ (B,), or another measure of missing knowledge; larger = more uncertain. None
-            for a method without one.
+        aleatoric: uncertainty between classes (B,), usually 1 − max_c probs; larger = more uncertain.
+        epistemic: uncertainty due to lack of evidence (B,), usually −ln α₀; larger = more uncertain. None
+            if the method does not estimate it.
         log_alpha: log concentrations of the predicted Dirichlet (B, C), if the method predicts one.
-        density_score: normalised log density of the features in [0, 1], (B,), if it has a density.
-        log_density: log p(features) (B,), if it has a density; for PostNet ln N p, N the training samples.
-        thresholds: which predictions to accept, if the classifier was calibrated.
-        class_names: of the C classes, if the classifier has them.
+        density_score: log density of the features, normalised to [0, 1], (B,), if the method has a density.
+        log_density: log p(features) (B,), if the method has a density; ln (N p) with N training samples for
+            PostNet.
+        thresholds: limits for accepting predictions, if the classifier was calibrated.
+        class_names: names of the C classes, if the classifier has them.
     """
 
     probs: Tensor
@@ -56,7 +56,7 @@ class Prediction:
     def from_probs(
         cls, probs: Tensor, epistemic: Tensor | None = None, aleatoric: Tensor | None = None
     ) -> "Prediction":
-        """A prediction from class probabilities (B, C); `aleatoric` in place of 1 − max_c probs."""
+        """Builds a prediction from class probabilities (B, C); `aleatoric` defaults to 1 − max_c probs."""
         require_finite(probs, "probs")
         return cls(
             probs=probs,
@@ -67,13 +67,13 @@ class Prediction:
 
     @classmethod
     def from_several(cls, probs: Tensor) -> "Prediction":
-        """A prediction from K sets of class probabilities for each image (B, K, C).
+        """Builds a prediction from K class distributions per input (B, K, C).
 
-        Their mean p̄, and as epistemic score how much they disagree, the mutual information
+        The probabilities are the mean p̄; the epistemic score is the mutual information
         H(p̄) − (1/K) Σ_k H(p_k) = (1/K) Σ_k Σ_c p_kc ln(p_kc / p̄_c).
         """
         require_finite(probs, "probs")
-        # In float32 all that is within 1e-7 of 1 would tie.
+        # In float32, probabilities within 1e-7 of 1 would tie.
         each = probs.double()
         top = each.argmax(-1, keepdim=True)
         each = each.scatter(-1, top, 1 - _rest_of_max(each).unsqueeze(-1))
@@ -95,10 +95,10 @@ class Prediction:
         density_score: Tensor | None = None,
         log_density: Tensor | None = None,
     ) -> "Prediction":
-        """A prediction from log concentrations (B, C).
+        """Builds a prediction from log concentrations (B, C).
 
-        The paper scores with max_c m_c and α₀, where larger means more certain; the sign is turned
-        here and nowhere else. `labels` are given where all concentrations can tie.
+        The paper's scores max_c m_c and α₀ are confidences; only this function changes their sign. `labels`
+        are required where all concentrations can tie.
         """
         require_finite(log_alpha, "log_alpha")
         dirichlet = Dirichlet(log_alpha)
@@ -115,9 +115,9 @@ class Prediction:
 
     @classmethod
     def cat(cls, parts: Sequence["Prediction"]) -> "Prediction":
-        """Predictions of consecutive batches as one."""
+        """Concatenates predictions of consecutive batches."""
         if not parts:
-            raise ValueError("no predictions to join; expected at least one")
+            raise ValueError("no predictions to concatenate; expected at least one")
         joined: dict[str, Any] = {}
         for field in fields(cls):
             values = [getattr(part, field.name) for part in parts]
@@ -129,14 +129,14 @@ class Prediction:
         return len(self.labels)
 
     def __getitem__(self, index: Any) -> "Prediction":
-        """Selects inputs by a number, a slice, a mask (B,) or indices; the batch axis stays."""
+        """Selects inputs by an index, a slice, a mask (B,) or indices; the batch axis is kept."""
         if isinstance(index, int):
-            index = range(len(self))[index]  # raises IndexError, and resolves negative numbers
+            index = range(len(self))[index]  # resolves negative indices, or raises IndexError
             index = slice(index, index + 1)
         return self._map(lambda tensor: tensor[index])
 
     def __eq__(self, other: object) -> bool:
-        """Whether all tensors, thresholds and names are equal."""
+        """Returns whether all tensors, thresholds and names are equal."""
         if not isinstance(other, Prediction):
             return NotImplemented
         return all(
@@ -146,13 +146,13 @@ class Prediction:
     __hash__ = None  # type: ignore[assignment]
 
     def to(self, *args: Any, **kwargs: Any) -> "Prediction":
-        """Moves or converts all tensors, as `Tensor.to`; labels stay integers."""
+        """Moves or converts all tensors, like `Tensor.to`; labels remain integers."""
 
-        def moved(tensor: Tensor) -> Tensor:
-            found = tensor.to(*args, **kwargs)
-            return found if tensor.is_floating_point() else found.to(tensor.dtype)
+        def convert(tensor: Tensor) -> Tensor:
+            converted = tensor.to(*args, **kwargs)
+            return converted if tensor.is_floating_point() else converted.to(tensor.dtype)
 
-        return self._map(moved)
+        return self._map(convert)
 
     def _map(self, change: Callable[[Tensor], Any]) -> "Prediction":
         values = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -160,7 +160,7 @@ class Prediction:
         return replace(self, **tensors)
 
     def columns(self) -> dict[str, Tensor]:
-        """Returns the tensors of a result by their public names, as far as the method has them.
+        """Returns the tensors that the method provides, by their public names.
 
             probs (B, C)      label (B,)          aleatoric (B,)     epistemic (B,)
             log_alpha (B, C)  alpha0 (B,)         density_score (B,) log_density (B,)
@@ -186,7 +186,7 @@ class Prediction:
         return {name: tensor.cpu().numpy() for name, tensor in self.columns().items()}
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Returns `columns()` as lists, JSON-able, with `class_name` and `reason` where there are any."""
+        """Returns `columns()` as JSON-able lists, with `class_name` and `reason` if they are available."""
         lists: dict[str, list[Any]] = {name: each.tolist() for name, each in self.columns().items()}
         if self.class_names is not None:
             lists["class_name"] = [self.class_names[label] for label in lists["label"]]
@@ -198,12 +198,11 @@ class Prediction:
         """Returns one JSON-able record per input.
 
         Each has `label`, `class_name`, `probability` (of that class), the scores of `columns()`, `accept` and
-        `reason` if the classifier was calibrated, and `probs` by class name. Numbers that JSON has no form
-        for are None.
+        `reason` if the classifier was calibrated, and `probs` by class name. NaN and infinity become None.
         """
         names = self.class_names or [str(number) for number in range(self.probs.shape[1])]
         columns = self.columns()
-        if self.log_alpha is not None:  # in float64, where it doesn't overflow
+        if self.log_alpha is not None:  # in float64, to avoid overflow
             log_alpha0 = self.dirichlet.log_precision.double()
             columns["alpha0"] = log_alpha0.clamp_max(MAX_EXPONENT).exp()
         scores: dict[str, list[Any]] = {
@@ -231,17 +230,17 @@ class Prediction:
             import pandas  # noqa: PLC0415 (optional)
         except ImportError as error:
             raise ImportError(
-                "pandas is not installed; expected it for data frames: pip install pandas"
+                "pandas is not installed; expected pandas for to_frame(): pip install pandas"
             ) from error
         return pandas.json_normalize(self.records())
 
     @property
     def dirichlet(self) -> Dirichlet:
-        """The predicted Dirichlet, for every other measure that it has in closed form."""
+        """The predicted Dirichlet distribution."""
         if self.log_alpha is None:
             raise ValueError(
-                "this method predicts probabilities, not a Dirichlet; use .probs, or a method such "
-                "as 'edl' or 'daedl'"
+                "this method predicts probabilities, not a Dirichlet; expected a method such as 'edl' or "
+                "'daedl': use .probs, or train another method"
             )
         return Dirichlet(self.log_alpha)
 
@@ -257,27 +256,27 @@ class Prediction:
 
     @property
     def accept(self) -> Tensor:
-        """Whether to act on each prediction (B,), or to hand it over to a person."""
+        """Whether each prediction (B,) is within the thresholds."""
         return accepts(self._limits, self.scores())
 
     @property
     def reason(self) -> list[str]:
-        """Why each prediction should be handed over, "" where it is accepted.
+        """Why each prediction is rejected; "" if it is accepted.
 
-        "unlike the training data" where the epistemic score is too large; else "between classes 3 and 8",
-        those of the two largest probabilities, where the aleatoric one is. What is unlike the training
-        data is between all classes, of which two would say nothing.
+        "unlike the training data" if the epistemic score exceeds its limit; otherwise, for the aleatoric
+        score, "between classes 3 and 8", the two most probable classes. The first reason has priority,
+        because the most probable classes are not informative for OOD inputs.
         """
         scores, limits = self.scores(), self._limits
         over = {name: ~accepts({name: limits[name]}, scores) for name in limits}
         unlike = over.get("epistemic", torch.zeros_like(self.labels, dtype=torch.bool)).tolist()
         values, pairs = self.probs.topk(min(2, self.probs.shape[1]))
-        # Without any evidence all classes tie, and no two of them are what it is between.
-        nowhere = (values[:, 0] == values[:, -1]).tolist()
+        # Without evidence all classes tie, so that no pair of classes can be named.
+        ties = (values[:, 0] == values[:, -1]).tolist()
         return [
             "" if accepted else UNLIKE if is_unlike or tied else self._between(pair)
             for accepted, is_unlike, tied, pair in zip(
-                self.accept.tolist(), unlike, nowhere, pairs.tolist(), strict=True
+                self.accept.tolist(), unlike, ties, pairs.tolist(), strict=True
             )
         ]
 
@@ -285,7 +284,7 @@ class Prediction:
     def _limits(self) -> Mapping[str, float]:
         if self.thresholds is None:
             raise ValueError(
-                "there are no thresholds to accept by; expected a calibrated classifier: call "
+                "the prediction has no thresholds; expected a calibrated classifier: call "
                 "model.calibrate(loader, target=...) with held-out data first"
             )
         return self.thresholds.limits
@@ -295,7 +294,7 @@ class Prediction:
         return f"between classes {' and '.join(names)}"
 
     def scores(self) -> dict[str, Tensor]:
-        """Every uncertainty score that the method offers, by name, each (B,), larger = more uncertain."""
+        """Returns the method's uncertainty scores by name, each (B,); larger = more uncertain."""
         scores = {"aleatoric": self.aleatoric}
         if self.epistemic is not None:
             scores["epistemic"] = self.epistemic
@@ -305,7 +304,7 @@ class Prediction:
 
 
 def _rest_of_max(probs: Tensor) -> Tensor:
-    """1 − max_c probs (B,), as the sum of the others: 1 − p would tie all that rounds to 1."""
+    """Returns 1 − max_c probs (B,) as the sum of the other classes, which keeps values below rounding."""
     return probs.scatter(-1, probs.argmax(-1, keepdim=True), 0.0).sum(-1)
 
 

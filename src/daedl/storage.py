@@ -1,9 +1,9 @@
-"""Model files: safetensors with a JSON description in the header; no pickle, written atomically.
+"""Model files: safetensors with a JSON description in the header, without pickle, written atomically.
 
-Layout: every tensor in safetensors' own format; under the metadata key "daedl" a JSON object with
-`format` (the layout's version), `version` (the library's), whatever the classifier adds, and `sha256`, a
-digest of all that and of all tensors, which tells a damaged or altered file from a whole one (it is no
-signature: who alters a file can alter the digest too). The same model gives the same bytes.
+The tensors are stored as safetensors does. The metadata key "daedl" holds a JSON object with `format` (the
+version of this layout), `version` (that of the library), the classifier's description, and `sha256`, a
+digest of the description and all tensors. The digest detects corruption; it is not a signature. Equal models
+are written as equal bytes.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-# 2: `preprocess` in the description. Earlier versions would ignore it, and so must not read newer files.
+# Format 2 added `preprocess` to the description. Earlier versions would ignore it, so they must reject it.
 FORMAT = 2
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to a temporary file beside `path`, then rename it: `path` is old or new, never half.
+    """Writes `data` to a temporary file in the same folder, then renames it to `path`.
 
-    An existing file keeps its permissions, and a symbolic link its place.
+    An existing file keeps its permissions; a symbolic link is followed.
     """
     if path.is_dir():
         raise IsADirectoryError(
@@ -52,54 +52,47 @@ def write_atomically(path: Path, data: bytes) -> None:
             raise
         raise OSError(
             error.errno,
-            f"cannot write {len(data):,} bytes to {path}: {error.strerror or error}; expected a "
-            "folder that exists, may be written to and has room. What was there before is whole",
+            f"cannot write {len(data):,} bytes to {path}: {error.strerror or error}; expected an existing "
+            "folder with write permission and free space. A previous file is unchanged",
         ) from error
 
 
-def expanded(path: str | Path) -> Path:
-    """`path` with the home folder that a tilde stands for."""
+def expand_user(path: str | Path) -> Path:
+    """Replaces a leading ~ or ~user by the home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise ValueError(
-            f"{path} names the home folder of a user that isn't known here; expected one that is: write "
-            "the path out, or ./~ for a folder of that name"
+            f"{path} refers to the home folder of an unknown user; expected an existing user: write the "
+            "full path, or ./~ for a folder of that name"
         ) from error
 
 
-def require_writable(folder: Path) -> None:
-    """Raise if no file can be written into `folder`: found out before hours are spent."""
+def require_folder(
+    folder: Path, remedy: str = "choose another one", *, create: bool = True
+) -> None:
+    """Raises unless files can be written into `folder`, which is created if `create` is set.
+
+    Called before long computations. `remedy` completes the error message.
+    """
     probe = folder / f".{secrets.token_hex(4)}"
     try:
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
         write_atomically(probe, b"")
+        probe.unlink()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else type(error).__name__
         raise OSError(
             error.errno,
-            f"cannot write into the folder {folder}: {reason}; expected a folder that exists, may be "
-            "written to and has room",
-        ) from error
-    probe.unlink()
-
-
-def require_folder(folder: Path, remedy: str = "choose another one") -> None:
-    """Make `folder` if need be; raise if files can't be written into it. `remedy` says what to do then."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        require_writable(folder)
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else type(error).__name__
-        raise OSError(
-            error.errno,
-            f"cannot write into the folder {folder}: {reason}; expected a folder that exists or can be "
-            f"made, and may be written to: {remedy}",
+            f"cannot write into the folder {folder}: {reason}; expected an existing folder with write "
+            f"permission: {remedy}",
         ) from error
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-    """Write `tensors` and the JSON-able `description` to the file `path`."""
-    # Copies: safetensors refuses tensors that share memory, as tied weights do.
+    """Writes `tensors` and the JSON-able `description` to the file `path`."""
+    # Cloned because safetensors rejects tensors that share memory, such as tied weights.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     full = {"format": FORMAT, **description}
     text = json.dumps({**full, "sha256": _digest(plain, full)}, sort_keys=True)
@@ -107,19 +100,19 @@ def save(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, An
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a file that `save` wrote; anything else is refused with the reason."""
+    """Reads a file written by `save`; raises for any other file."""
     if not path.is_file():
         raise FileNotFoundError(
-            f"no model file at {path}; expected one written by Classifier.save or `daedl train`: check the "
-            "path, or train a model first"
+            f"no model file at {path}; expected a file written by Classifier.save or `daedl train`: check "
+            "the path, or train a model first"
         )
     with path.open("rb") as file:
         start = file.read(9)
-    # A safetensors file has its header's length first, whose bytes may be anything, then JSON.
+    # A safetensors file starts with 8 bytes, the length of the header, then the header in JSON.
     if start.startswith((b"PK\x03\x04", b"\x80")) and not start.endswith(b"{"):
         raise ValueError(
-            f"{path} is a pickle or a torch.save archive; refused, because loading one can run any "
-            "code. Load it yourself if you trust it, and save with Classifier.save"
+            f"{path} is a pickle or a torch.save archive, which can run arbitrary code when loaded; expected "
+            "a file written by Classifier.save: if you trust the file, load it with torch and save it again"
         )
     try:
         with safetensors.safe_open(path, framework="pt") as file:
@@ -127,12 +120,12 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(
-            f"{path} is truncated or not a model file ({error}); expected one written by "
+            f"{path} is truncated or not a model file ({error}); expected a file written by "
             "Classifier.save: copy it again"
         ) from error
     if "daedl" not in metadata:
         raise ValueError(
-            f"{path} is a safetensors file without a daedl description; expected one written by "
+            f"{path} is a safetensors file without a daedl description; expected a file written by "
             "Classifier.save"
         )
     try:
@@ -143,8 +136,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if newer:
         raise ValueError(
             f"{path} has format {description['format']}, written by daedl "
-            f"{description.get('version', 'of unknown version')}; this version reads up to "
-            f"{FORMAT}: upgrade daedl"
+            f"{description.get('version', 'of unknown version')}; expected at most format {FORMAT}: "
+            "upgrade daedl"
         )
     if description.pop("sha256", None) != _digest(tensors, description):
         raise ValueError(_damaged(path))
@@ -153,8 +146,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def _damaged(path: Path) -> str:
     return (
-        f"{path} is damaged or was altered: its contents do not match their digest; expected a file "
-        "as Classifier.save wrote it: copy it again"
+        f"{path} is damaged or was modified: its contents do not match the digest; expected a file as "
+        "written by Classifier.save: copy it again"
     )
 
 
@@ -163,6 +156,6 @@ def _digest(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> st
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        # Scalars have no byte view of their own, hence the reshape.
+        # Zero-dimensional tensors have no byte view, hence the reshape.
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from daedl.demo.training import SILENT, Progress
-from daedl.storage import expanded
+from daedl.storage import expand_user
 from daedl_bench import datasets
 from daedl_bench.cache import Cache
 from daedl_bench.workspace import Workspace
@@ -33,7 +33,7 @@ Methods = Annotated[str, typer.Option(help="Labels of methods, separated by comm
 
 def cache_folder(data: Path | None, cache: Path | None) -> Path:
     """The folder that the options name."""
-    return expanded(cache or datasets.data_root(data) / "runs")
+    return expand_user(cache or datasets.data_root(data) / "runs")
 
 
 def workspace(data: Path | None, cache: Path | None, progress: Progress = SILENT) -> Workspace:

@@ -72,7 +72,7 @@ class Workspace:
                 f"{protocol.data} has {len(images)} training images; expected {train + val}, which "
                 f"protocol {protocol.name} splits into {train} and {val}: check the files of the dataset"
             )
-        return images.parted(val, trial.seed)
+        return images.random_split(val, trial.seed)
 
     def _network(self, trial: Trial) -> tuple[Classifier, History]:
         key = trial.network_key

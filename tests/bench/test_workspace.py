@@ -71,7 +71,7 @@ def test_an_ensemble_averages_the_predictions_of_its_members(workspace):
 
 def test_a_method_may_be_fitted_to_validation_images(workspace):
     fitted = prepare(workspace, "temperature").classifier.fitted
-    val, _ = load("stripes", "train").parted(60, 0)
+    val, _ = load("stripes", "train").random_split(60, 0)
     outputs, targets = prepare(workspace, "softmax").classifier.collect(val.batches(60))
     assert fitted.temperature == pytest.approx(best_temperature(outputs.logits, targets))
     cached = {path.stem for path in workspace.cache.folder.glob("*/*.safetensors")}

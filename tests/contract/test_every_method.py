@@ -21,7 +21,14 @@ from daedl.outputs import Outputs, evaluating
 fit = partial(daedl.fit, accelerator="cpu", progress=False)
 
 
-@pytest.fixture(scope="module", params=list(methods.METHODS))
+# One worker trains a method for all its tests.
+GROUPED = [
+    pytest.param(name, marks=pytest.mark.xdist_group(f"contract-{name}"))
+    for name in methods.METHODS
+]
+
+
+@pytest.fixture(scope="module", params=GROUPED)
 def method(request):
     return built(request.param)
 

@@ -14,6 +14,8 @@ from daedl import DensityWarning
 from daedl.cli.common import using_threads
 from daedl.demo import run as demo
 
+# One worker trains the demo for all tests of this file.
+pytestmark = pytest.mark.xdist_group("demo")
 SECTIONS = {"moons", "table", "density", "digits", "meanings", "protocol"}
 PICTURES = {"two_moons", "two_moons_narrow", "density_scores", "reliability"}
 
@@ -43,7 +45,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     text = StringIO()
     out = tmp_path_factory.mktemp("demo") / "a" / "b"
     with warnings.catch_warnings(), using_threads(1):
-        # After two epochs the density may scale known images too much or too little.
+        # After two epochs the density may be saturated.
         warnings.simplefilter("ignore", DensityWarning)
         path = demo.run(out, seed=5, seeds=2, quick=True, console=Console(file=text, width=80))
     return path, text.getvalue()

@@ -1,4 +1,4 @@
-"""The guide from zero to served: every command and every piece of code on the page, in its order."""
+"""Runs every command and code block of the guide in order."""
 
 import os
 import re
@@ -16,16 +16,16 @@ BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def environment():
-    """The commands of the environment that runs the tests, on one thread."""
+    """Environment variables with the commands of this Python, on one thread."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
 
 
 def run(command, folder):
-    how = {"cwd": folder, "env": environment(), "capture_output": True, "text": True}
-    done = subprocess.run(command, **how, timeout=250, check=False)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    options = {"cwd": folder, "env": environment(), "capture_output": True, "text": True}
+    result = subprocess.run(command, **options, timeout=250, check=False)
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
 
 
 def wait_for(port, server):
@@ -37,16 +37,16 @@ def wait_for(port, server):
             time.sleep(0.1)
         else:
             return
-    raise TimeoutError(f"nothing listens at port {port}")
+    raise TimeoutError(f"no server at port {port}")
 
 
 @pytest.mark.timeout(600)
 def test_every_command_of_the_guide(tmp_path):
-    said, servers = {}, []
+    outputs, servers = {}, []
     try:
         for language, text in BLOCK.findall(GUIDE.read_text("utf-8")):
             if language == "python":
-                said[text] = run([sys.executable, "-c", text], tmp_path)
+                outputs[text] = run([sys.executable, "-c", text], tmp_path)
                 continue
             for line in text.strip().splitlines():
                 words = line.split()
@@ -56,24 +56,24 @@ def test_every_command_of_the_guide(tmp_path):
                     )
                     wait_for(int(words[-1]), servers[-1])
                 elif words[0] != "curl" or shutil.which("curl"):
-                    said[line] = run(["bash", "-c", line], tmp_path)
+                    outputs[line] = run(["bash", "-c", line], tmp_path)
     finally:
         for server in servers:
             server.terminate()
             server.wait(30)
 
-    def saying(part):
-        return next(text for line, text in said.items() if part in line)
+    def output(part):
+        return next(text for line, text in outputs.items() if part in line)
 
-    assert "unlike the training data" in saying("daedl predict digits.daedl digits/other")
-    assert saying("p.accept[0].item()").split()[1] in ("True", "False")
-    assert "second batch" in saying("model.revisions")
+    assert "unlike the training data" in output("daedl predict digits.daedl digits/other")
+    assert output("p.accept[0].item()").split()[1] in ("True", "False")
+    assert "second batch" in output("model.revisions")
     for name in ("digits.daedl.risk.png", "threes.csv", "digits.onnx", "digits-2.daedl"):
         assert (tmp_path / name).stat().st_size > 0
     if shutil.which("curl"):
-        assert '"accept"' in saying("8765/predict")
-        assert "density" in saying("8765/metrics")
-    assert len(said) >= 9
+        assert '"accept"' in output("8765/predict")
+        assert "density" in output("8765/metrics")
+    assert len(outputs) >= 9
 
 
 def test_every_guide_is_linked_from_the_readme():

@@ -1,4 +1,4 @@
-"""The classifier: construction, prediction, saving and loading, pickling, and what bad input gets."""
+"""The classifier: construction, prediction, saving, loading, pickling and invalid input."""
 
 import copy
 import errno
@@ -36,7 +36,7 @@ def saved(trained, tmp_path):
     return tmp_path / "model.daedl"
 
 
-def test_the_lines_of_the_readme():
+def test_readme_example():
     torch.manual_seed(0)
     images, targets = torch.rand(60, 1, 8, 8), torch.arange(60) % 3
     model = daedl.Classifier(ConvNet(in_channels=1, num_classes=3, image_size=8), method="daedl")
@@ -56,7 +56,7 @@ def test_the_lines_of_the_readme():
         assert not tensor.requires_grad
 
 
-def test_one_forward_pass_for_each_image(trained, blobs):
+def test_prediction_needs_one_forward_pass_per_input(trained, blobs):
     seen = []
     hook = trained.network.register_forward_hook(lambda m, inputs, out: seen.append(len(inputs[0])))
     trained.predict(blobs[0], batch_size=200)
@@ -64,14 +64,15 @@ def test_one_forward_pass_for_each_image(trained, blobs):
     assert seen == [200, 200, 200, 10]
 
 
-def test_batches_do_not_change_the_prediction(trained, blobs):
+def test_predictions_do_not_depend_on_the_batch_size(trained, blobs):
     whole, parts = trained.predict(blobs[0]), trained.predict(blobs[0], batch_size=7)
     torch.testing.assert_close(whole.log_alpha, parts.log_alpha, rtol=1e-5, atol=1e-5)
-    with pytest.raises(ValueError, match="batch_size is 0; expected a whole number from 1"):
+    with pytest.raises(ValueError, match="batch_size is 0"):
         trained.predict(blobs[0], batch_size=0)
 
 
 class TestSaving:
+    @pytest.mark.slow
     def test_loads_without_pickle_and_without_training_data(self, saved, trained, blobs):
         script = """
 import pickle, sys
@@ -87,7 +88,7 @@ print(p.probs.tolist(), model.class_names)
         output = subprocess.check_output(command, text=True).strip()
         assert output == f"{trained.predict(torch.ones(2, 4)).probs.tolist()} ['cat', 'dog', 'owl']"
 
-    def test_description_is_readable_json(self, saved):
+    def test_description_is_json(self, saved):
         _, description = storage.load(saved)
         assert description["version"] == daedl.__version__
         assert description["network"]["name"] == "MLP"
@@ -95,7 +96,7 @@ print(p.probs.tolist(), model.class_names)
         assert description["fitted"]["normalizer"]["name"] == "minmax"
         assert description["class_names"] == ["cat", "dog", "owl"]
 
-    def test_class_names_travel_and_may_be_missing(self, saved, trained):
+    def test_class_names_are_saved_and_optional(self, saved, trained):
         assert daedl.Classifier.load(saved).class_names == ["cat", "dog", "owl"]
         twins = pickle.loads(pickle.dumps(trained)), copy.deepcopy(trained)
         assert [twin.class_names for twin in twins] == [["cat", "dog", "owl"]] * 2
@@ -104,11 +105,11 @@ print(p.probs.tolist(), model.class_names)
         storage.save(saved, tensors, description)
         assert daedl.Classifier.load(saved).class_names is None
 
-    def test_same_model_same_bytes(self, saved, trained, tmp_path):
+    def test_equal_models_give_equal_files(self, saved, trained, tmp_path):
         trained.save(tmp_path / "again.daedl")
         assert saved.read_bytes() == (tmp_path / "again.daedl").read_bytes()
 
-    def test_unfitted_and_other_methods(self, tmp_path):
+    def test_unfitted_models_of_other_methods(self, tmp_path):
         network = daedl.spectral_normalize(
             MLP(4, 3), daedl.SpectralNorm(soft=True, coefficient=2.0)
         )
@@ -119,7 +120,7 @@ print(p.probs.tolist(), model.class_names)
         assert again.method.activation == "relu"
         assert torch.equal(again.predict(images).log_alpha, classifier.predict(images).log_alpha)
 
-    def test_network_of_ones_own_is_passed_in(self, tmp_path, blobs):
+    def test_custom_networks_are_passed_to_load(self, tmp_path, blobs):
         def own():
             layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
             return FeatureModule(layers, features="1", input_shape=(4,))
@@ -127,13 +128,13 @@ print(p.probs.tolist(), model.class_names)
         classifier = daedl.Classifier(own())
         fit(classifier, blobs, max_epochs=1)
         classifier.save(tmp_path / "own.daedl")
-        with pytest.raises(ValueError, match=r"only you can build.*network=\.\.\."):
+        with pytest.raises(ValueError, match="network="):
             daedl.Classifier.load(tmp_path / "own.daedl")
         again = daedl.Classifier.load(tmp_path / "own.daedl", network=own())
         assert torch.equal(
             again.predict(blobs[0]).log_alpha, classifier.predict(blobs[0]).log_alpha
         )
-        with pytest.raises(ValueError, match=r"can't be rebuilt.*build it as it was"):
+        with pytest.raises(ValueError, match="can't be rebuilt"):
             daedl.Classifier.load(tmp_path / "own.daedl", network=MLP(4, 3))
 
     def test_pickle_and_deepcopy(self, trained, blobs):
@@ -141,7 +142,7 @@ print(p.probs.tolist(), model.class_names)
         for twin in (pickle.loads(pickle.dumps(trained)), copy.deepcopy(trained)):
             assert torch.equal(twin.predict(blobs[0]).log_alpha, expected)
 
-    def test_baked_networks_travel_too(self, trained, blobs, tmp_path):
+    def test_networks_without_spectral_norm_are_copied_exactly(self, trained, blobs, tmp_path):
         twin = copy.deepcopy(trained)
         expected = trained.predict(blobs[0]).log_alpha
         daedl.remove_spectral_norm(twin.network)
@@ -151,8 +152,8 @@ print(p.probs.tolist(), model.class_names)
             assert not [name for name in other.network.state_dict() if "parametrizations" in name]
             assert torch.equal(other.predict(blobs[0]).log_alpha, expected)
 
-    def test_headers_of_any_length_load(self, trained, tmp_path):
-        """The header's length is the file's first bytes, and may look like a pickle's."""
+    def test_headers_that_start_like_a_pickle_load(self, trained, tmp_path):
+        """The first bytes are the length of the header, which can start like a pickle."""
         twin, first_bytes = copy.deepcopy(trained), set()
         for length in range(300):
             twin.class_names = ["x" * length, "b", "c"]
@@ -163,7 +164,7 @@ print(p.probs.tolist(), model.class_names)
         assert 0x80 in first_bytes
         assert daedl.Classifier.load(tmp_path / "m.daedl").class_names == twin.class_names
 
-    def test_tied_weights(self, tmp_path):
+    def test_tied_weights_are_saved(self, tmp_path):
         shared = nn.Linear(4, 4)
         network = FeatureModule(
             nn.Sequential(shared, nn.ReLU(), shared, nn.Linear(4, 3)), "1", (4,)
@@ -172,20 +173,20 @@ print(p.probs.tolist(), model.class_names)
         classifier.save(tmp_path / "tied.daedl")
         assert (tmp_path / "tied.daedl").exists()
 
-    def test_state_dicts_of_fitted_classifiers_are_refused(self, trained):
-        with pytest.raises(ValueError, match=r"expected Classifier.save and Classifier.load"):
+    def test_state_dicts_of_fitted_classifiers_are_rejected(self, trained):
+        with pytest.raises(ValueError, match="Classifier"):
             daedl.Classifier(MLP(4, 3, hidden=(16, 16))).load_state_dict(trained.state_dict())
 
-    def test_methods_of_ones_own_are_passed_in(self, tmp_path):
+    def test_custom_methods_are_passed_to_load(self, tmp_path):
         class Mine(daedl.methods.Softmax):
             name = "mine"
 
         daedl.Classifier(MLP(4, 3), Mine()).save(tmp_path / "mine.daedl")
-        with pytest.raises(ValueError, match=r"unknown method 'mine'.*upgrade if that is newer"):
+        with pytest.raises(ValueError, match="unknown method 'mine'"):
             daedl.Classifier.load(tmp_path / "mine.daedl")
         assert daedl.Classifier.load(tmp_path / "mine.daedl", method=Mine()).method.name == "mine"
 
-    def test_to_half_and_back_keeps_the_density(self, trained, blobs):
+    def test_half_precision_round_trip_keeps_the_density(self, trained, blobs):
         twin = copy.deepcopy(trained).half().float()
         assert twin.fitted.density.scatter.dtype == torch.float64
         p, q = trained.predict(blobs[0]), twin.predict(blobs[0])
@@ -197,19 +198,19 @@ class TestDamagedFiles:
     def test_truncated(self, saved, keep):
         data = saved.read_bytes()
         saved.write_bytes(data[: int(keep * len(data)) if isinstance(keep, float) else keep])
-        with pytest.raises(ValueError, match=r"truncated or not a model file.*copy it again"):
+        with pytest.raises(ValueError, match="truncated"):
             daedl.Classifier.load(saved)
 
-    def test_any_altered_byte_is_noticed(self, saved):
+    def test_every_modified_byte_is_detected(self, saved):
         data = saved.read_bytes()
         for position in range(len(data) - 1, 0, -len(data) // 40):
             altered = bytearray(data)
             altered[position] ^= 1
             saved.write_bytes(altered)
-            with pytest.raises(ValueError, match=r"damaged|truncated|not a model file|format"):
+            with pytest.raises(ValueError, match=r"damaged|truncated|format"):
                 daedl.Classifier.load(saved)
 
-    def test_settings_of_a_newer_version_say_so(self, trained, tmp_path):
+    def test_error_of_unknown_settings_names_both_versions(self, trained, tmp_path):
         path = tmp_path / "newer.daedl"
         trained.save(path)
         tensors, description = storage.load(path)
@@ -218,32 +219,32 @@ class TestDamagedFiles:
         with pytest.raises(ValueError, match=r"'invented'.*written by daedl 9\.9, this is"):
             daedl.Classifier.load(path)
 
-    def test_altered_settings_are_noticed(self, saved):
+    def test_modified_settings_are_detected(self, saved):
         self.rewrite(saved, lambda d: d["method"]["arguments"].update(kl_weight=99.0))
-        with pytest.raises(ValueError, match="damaged or was altered"):
+        with pytest.raises(ValueError, match="damaged"):
             daedl.Classifier.load(saved)
 
-    def test_newer_version(self, saved):
+    def test_newer_format(self, saved):
         self.rewrite(saved, lambda d: d.update(format=99, version="7.0"))
-        with pytest.raises(ValueError, match=r"format 99, written by daedl 7\.0.*upgrade daedl"):
+        with pytest.raises(ValueError, match=r"format 99.*7\.0.*upgrade"):
             daedl.Classifier.load(saved)
 
-    def test_pickles_are_refused(self, tmp_path):
+    def test_pickles_are_rejected_without_running_code(self, tmp_path):
         class Evil:
             def __reduce__(self):
                 return open, (str(tmp_path / "was-run"), "w")
 
         path = tmp_path / "model.daedl"
         path.write_bytes(pickle.dumps(Evil()))
-        with pytest.raises(ValueError, match=r"pickle.*refused"):
+        with pytest.raises(ValueError, match="pickle"):
             daedl.Classifier.load(path)
         torch.save({"evil": Evil()}, path)
-        with pytest.raises(ValueError, match=r"torch.save archive.*refused"):
+        with pytest.raises(ValueError, match="archive"):
             daedl.Classifier.load(path)
         assert not (tmp_path / "was-run").exists()
 
-    def test_other_files(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match="no model file at"):
+    def test_missing_and_foreign_files(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="no model file"):
             daedl.Classifier.load(tmp_path / "nothing.daedl")
         import safetensors.torch
 
@@ -264,15 +265,13 @@ class TestDamagedFiles:
 
 
 class TestFailedWrites:
-    def test_full_disk_leaves_the_old_file_whole(self, saved, trained):
-        """A limit on the size of files stands in for the full disk."""
+    def test_full_disk_leaves_the_old_file_unchanged(self, saved, trained):
+        """A limit on the file size simulates a full disk."""
         before = saved.read_bytes()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
         try:
-            with pytest.raises(
-                OSError, match=r"cannot write .* was there before is whole"
-            ) as caught:
+            with pytest.raises(OSError, match="cannot write") as caught:
                 trained.save(saved)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -281,7 +280,7 @@ class TestFailedWrites:
         assert list(saved.parent.iterdir()) == [saved]
 
     def test_folders_links_and_permissions(self, trained, tmp_path):
-        with pytest.raises(IsADirectoryError, match="it is a folder; expected the path of a file"):
+        with pytest.raises(IsADirectoryError, match="is a folder"):
             trained.save(tmp_path)
         real, link = tmp_path / "real.daedl", tmp_path / "link.daedl"
         trained.save(real)
@@ -292,22 +291,22 @@ class TestFailedWrites:
         assert real.stat().st_mode & 0o777 == 0o600
 
     @pytest.mark.skipif(
-        not Path("/proc/self").exists(), reason="needs a folder nobody may write to"
+        not Path("/proc/self").exists(), reason="needs a folder without write permission"
     )
     def test_folder_without_permission(self, trained):
-        with pytest.raises(OSError, match="may be written to"):
+        with pytest.raises(OSError, match="write permission"):
             trained.save("/proc/model.daedl")
 
     @pytest.mark.parametrize("folder", ["missing", "file"])
     def test_unwritable_folder(self, trained, tmp_path, folder):
         (tmp_path / "file").write_text("in the way")
-        with pytest.raises(OSError, match="expected a folder that exists"):
+        with pytest.raises(OSError, match="cannot write"):
             trained.save(tmp_path / folder / "model.daedl")
 
 
-class TestBadInput:
+class TestInvalidInput:
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-    def test_not_finite_images(self, trained, value):
+    def test_nan_and_infinite_inputs(self, trained, value):
         images = torch.zeros(3, 4)
         images[1, 2] = value
         with pytest.raises(
@@ -317,14 +316,15 @@ class TestBadInput:
 
     @pytest.mark.parametrize("covariance", ["full", "tied", "diagonal"])
     @pytest.mark.parametrize("size", [1e20, 3e38])
-    def test_large_finite_images_pass(self, blobs, covariance, size):
+    def test_large_finite_inputs_are_valid(self, blobs, covariance, size):
+        torch.manual_seed(0)
         classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), covariance=covariance)
         classifier.fit_post_hoc([blobs])
         p = classifier.predict(torch.full((2, 4), size))
         assert torch.isfinite(p.probs).all()
         assert torch.isfinite(p.log_density).all()
 
-    def test_not_finite_features_and_logits(self, trained):
+    def test_infinite_features_and_logits(self, trained):
         outputs, _ = trained.collect([(torch.zeros(2, 4), torch.tensor([0, 1]))])
         broken = outputs._replace(features=outputs.features / 0)
         with pytest.raises(ValueError, match=r"features:.*NaN or infinite"):
@@ -339,16 +339,16 @@ class TestBadInput:
         for shape in ((2, 3, 8, 8), (2, 1, 9, 8), (8,), (2, 2, 1, 8, 8)):
             with pytest.raises(ValueError, match=expects):
                 classifier.predict(torch.zeros(shape))
-        with pytest.raises(ValueError, match="nothing to predict"):
+        with pytest.raises(ValueError, match="empty"):
             classifier.predict(torch.zeros(0, 1, 8, 8))
-        with pytest.raises(TypeError, match=r"NoneType.*expected a DataLoader"):
+        with pytest.raises(TypeError, match="NoneType"):
             classifier.predict(None)
         bare = daedl.Classifier(MLP(4, 3), "softmax")
-        with pytest.raises(TypeError, match=r"torch.int64 but the classifier has no preprocessing"):
+        with pytest.raises(TypeError, match="no preprocessing"):
             bare.predict(torch.zeros(2, 4, dtype=torch.int64))
 
     def test_predict_before_fit(self):
-        with pytest.raises(daedl.NotFittedError, match=r"no fitted density.*model.fit_post_hoc"):
+        with pytest.raises(daedl.NotFittedError, match="fit_post_hoc"):
             daedl.Classifier(MLP(4, 3)).predict(torch.zeros(1, 4))
         with pytest.raises(ValueError, match="no fitted density"):
             daedl.Classifier(MLP(4, 3), "edl").density_effect([])
@@ -356,14 +356,12 @@ class TestBadInput:
     def test_features_of_another_network(self, trained):
         outputs, _ = trained.collect([(torch.zeros(2, 4), torch.tensor([0, 1]))])
         foreign = outputs._replace(features=torch.zeros(2, 84))
-        with pytest.raises(
-            ValueError, match="fitted on 16 columns; pass outputs of the same network"
-        ):
+        with pytest.raises(ValueError, match="16 columns"):
             trained.predict_outputs(foreign)
 
     def test_outputs_of_another_number_of_classes(self, trained):
         outputs, _ = trained.collect([(torch.zeros(2, 4), torch.tensor([0, 1]))])
-        with pytest.raises(ValueError, match="logits have 7 columns but the network has 3 classes"):
+        with pytest.raises(ValueError, match="7 columns"):
             trained.predict_outputs(outputs._replace(logits=torch.zeros(2, 7)))
 
     def test_empty_loader(self, trained):
@@ -371,7 +369,7 @@ class TestBadInput:
             trained.collect([])
 
     def test_construction(self):
-        with pytest.raises(TypeError, match=r"expected a name such as 'daedl', or a built method"):
+        with pytest.raises(TypeError, match="expected a name"):
             daedl.Classifier(MLP(4, 3), daedl.methods.EDL)
         with pytest.raises(ValueError, match="spectrally normalised"):
             daedl.Classifier(
@@ -381,23 +379,23 @@ class TestBadInput:
             daedl.Classifier(nn.Linear(4, 3))
         with pytest.raises(ValueError, match=r"unknown method 'deadl'.*did you mean 'daedl'"):
             daedl.Classifier(MLP(4, 3), "deadl")
-        with pytest.raises(TypeError, match="pass them to the method instead"):
+        with pytest.raises(TypeError, match="kl_weight"):
             daedl.Classifier(MLP(4, 3), daedl.methods.EDL(), kl_weight=2)
         with pytest.raises(ValueError, match=r"unknown setting of daedl 'kl_wight'.*'kl_weight'"):
             daedl.Classifier(MLP(4, 3), "daedl", kl_wight=2)
 
     def test_class_names(self):
-        with pytest.raises(ValueError, match="2 class names for 3 classes"):
+        with pytest.raises(ValueError, match="2 class names"):
             daedl.Classifier(MLP(4, 3), class_names=["a", "b"])
-        with pytest.raises(ValueError, match=r"class_names hold 'a' more than once.*rename one"):
+        with pytest.raises(ValueError, match="'a' more than once"):
             daedl.Classifier(MLP(4, 3), class_names=["a", "b", "a"])
-        with pytest.raises(TypeError, match=r"\[0, 1, 2\]; expected a list of strings"):
+        with pytest.raises(TypeError, match="list of strings"):
             daedl.Classifier(MLP(4, 3), class_names=[0, 1, 2])
-        with pytest.raises(TypeError, match=r"are 'cat'; expected a list of strings"):
+        with pytest.raises(TypeError, match="list of strings"):
             daedl.Classifier(MLP(4, 3), class_names="cat")
 
 
-def test_files_have_the_permissions_of_any_new_file(saved):
+def test_new_files_have_default_permissions(saved):
     plain = saved.with_name("plain")
     plain.touch()
     assert saved.stat().st_mode == plain.stat().st_mode

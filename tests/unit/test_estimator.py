@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from daedl.estimator import FEW, DAEDLClassifier, _held_out
+from daedl.estimator import MIN_HELD_OUT, DAEDLClassifier, _select_held_out
 from daedl.methods import DAEDL, Softmax
 from daedl.networks import MLP, ConvNet
 from daedl.spectral import SpectralNorm
@@ -26,29 +26,30 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "tabular.py"
 
 
 def quick(method="daedl", **settings):
-    """An estimator that is trained in a moment."""
+    """Returns an estimator that trains fast."""
     defaults = {"hidden": (16,), "max_epochs": 6, "batch_size": 64, "learning_rate": 3e-2}
     return DAEDLClassifier(method, **{**defaults, "random_state": 0, **settings})
 
 
-# Repeating a sample changes the order of batches, and so the trained weights.
+# Repeated samples change the order of batches, and thus the trained weights.
 STOCHASTIC = {
     f"check_sample_weight_equivalence_on_{kind}_data": "batches are drawn at random"
     for kind in ("dense", "sparse")
 }
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [quick(max_epochs=10, random_state=None)], expected_failed_checks=lambda _: STOCHASTIC
 )
-def test_scikit_learn_accepts_it(estimator, check):
-    """Every check that scikit-learn has, none of them excused."""
+def test_scikit_learn_checks(estimator, check):
+    """All of scikit-learn's estimator checks."""
     check(estimator)
 
 
 @pytest.fixture(scope="module")
 def table(blobs):
-    """Three classes of samples (610, 4) with names for labels (610,)."""
+    """Three classes of samples (610, 4) with string labels (610,)."""
     samples, targets = blobs
     return samples.double().numpy(), np.array(["ash", "birch", "cedar"])[targets.numpy()]
 
@@ -59,7 +60,7 @@ def fitted(table):
 
 
 class TestTools:
-    def test_a_pipeline_passes_on_what_classifiers_have(self, table):
+    def test_pipelines_forward_the_methods_of_classifiers(self, table):
         samples, labels = table
         pipeline = make_pipeline(PolynomialFeatures(2, include_bias=False), quick())
         pipeline.fit(samples, labels)
@@ -69,8 +70,9 @@ class TestTools:
         density = pipeline[-1].predict_uncertainty(pipeline[:-1].transform(samples))["density"]
         np.testing.assert_array_equal(pipeline.score_samples(samples), -density)
 
-    def test_a_search_over_settings_of_the_method(self, table):
-        """A penalty that leaves no evidence to any class loses by the log loss."""
+    @pytest.mark.slow
+    def test_grid_search_over_method_settings(self, table):
+        """An excessive penalty, which removes all evidence, has the larger log loss."""
         grid = {
             "method_settings": [{"kl_weight": 1e4}, {"kl_weight": 0.05}],
             "hidden": [(8,), (16,)],
@@ -82,7 +84,7 @@ class TestTools:
         assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
     @pytest.mark.parametrize("method", ["daedl", "softmax", "postnet", "ensemble"])
-    def test_pickled_it_predicts_the_same(self, table, method):
+    def test_pickled_estimators_predict_the_same(self, table, method):
         samples, labels = table
         estimator = quick(method, max_epochs=1).fit(samples, labels)
         twin = pickle.loads(pickle.dumps(estimator))
@@ -92,7 +94,7 @@ class TestTools:
         for name in before:
             np.testing.assert_array_equal(after[name], before[name])
 
-    def test_a_clone_is_unfitted_and_alike(self, fitted, table):
+    def test_clones_are_unfitted_with_the_same_settings(self, fitted, table):
         twin = clone(fitted)
         with pytest.raises(NotFittedError, match="not fitted"):
             twin.score_samples(table[0])
@@ -100,7 +102,7 @@ class TestTools:
 
 
 class TestTraining:
-    def test_it_learns_and_reports(self, fitted, table):
+    def test_fitted_attributes(self, fitted, table):
         assert fitted.score(*table) > 0.85
         assert fitted.classes_.tolist() == fitted.model_.class_names == ["ash", "birch", "cedar"]
         assert fitted.n_iter_ == len(fitted.history_.epochs) == 6
@@ -113,7 +115,7 @@ class TestTraining:
         assert other.classes_.tolist() == [-7, -5, -3]
         np.testing.assert_array_equal(other.predict_proba(samples), fitted.predict_proba(samples))
 
-    def test_a_number_repeats_it_and_the_outside_random_state_is_untouched(self, fitted, table):
+    def test_random_state_is_reproducible_and_preserves_global_states(self, fitted, table):
         def state():
             return (random.random(), np.random.rand(), torch.rand(1).item())  # noqa: NPY002
 
@@ -131,7 +133,7 @@ class TestTraining:
         other = quick(random_state=1).fit(*table)
         assert np.abs(other.predict_proba(table[0]) - fitted.predict_proba(table[0])).max() > 0.01
 
-    def test_units_do_not_matter_and_constant_features_do_no_harm(self, fitted, table):
+    def test_scaled_and_constant_features(self, fitted, table):
         samples, labels = table
         scaled = np.column_stack([samples * [1, 1e-6, 1e6, -3] + 1e3, np.full(len(samples), 7.0)])
         other = quick().fit(scaled, labels)
@@ -149,26 +151,26 @@ class TestTraining:
         assert none.history_.epochs[0].val_loss is None
         assert none.density_effect_ is None
 
-    def test_one_sample_far_out_does_not_end_the_training(self):
-        """Its evidence is e^z: without a limit its gradient drowns all others in Adam's averages."""
+    def test_outliers_do_not_dominate_training(self):
+        """Without gradient clipping the evidence e^z of one outlier dominates Adam's averages."""
         samples, labels = make_blobs(300, 4, centers=3, random_state=0)
         with_outlier = samples.copy()
         with_outlier[0] += 100
         estimator = quick(hidden=(16, 16), max_epochs=10, learning_rate=1e-2, random_state=1)
         assert estimator.fit(with_outlier, labels).score(samples, labels) > 0.95
 
-    def test_every_class_gives_its_share_and_keeps_a_sample(self):
+    def test_held_out_samples_are_stratified(self):
         targets = np.repeat([0, 1, 2], [100, 39, 1])
-        held_out = _held_out(targets, 0.3, np.random.RandomState(0))
+        held_out = _select_held_out(targets, 0.3, np.random.RandomState(0))
         assert np.bincount(targets[held_out], minlength=3).tolist() == [30, 11, 0]
         assert np.bincount(
-            targets[_held_out(targets, 0.99, np.random.RandomState(0))]
+            targets[_select_held_out(targets, 0.99, np.random.RandomState(0))]
         ).tolist() == [99, 38]
-        few = np.zeros(10 * FEW - 1, dtype=int)
-        assert not _held_out(few, 0.1, np.random.RandomState(0)).any()
+        few = np.zeros(10 * MIN_HELD_OUT - 1, dtype=int)
+        assert not _select_held_out(few, 0.1, np.random.RandomState(0)).any()
 
     @pytest.mark.parametrize("method", ["daedl", "softmax", "ddu", "temperature"])
-    def test_a_handful_of_samples_and_a_class_with_one(self, method):
+    def test_few_samples_and_a_class_with_one(self, method):
         samples = np.random.default_rng(0).normal(size=(6, 3))
         estimator = quick(method, max_epochs=2).fit(samples, list("aaabbc"))
         assert estimator.history_.best_epoch in (0, 1)
@@ -176,8 +178,8 @@ class TestTraining:
         assert probs.shape == (6, 3)
         np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
 
-    def test_a_bad_density_is_told_on_request_and_not_by_a_warning(self):
-        """The paper's range on 70 samples in 32 dimensions; a warning would be an error here."""
+    def test_density_advice_is_an_attribute_not_a_warning(self):
+        """Min-max normalisation with 70 samples in 32 dimensions saturates; warnings are errors in tests."""
         generator = np.random.default_rng(0)
         samples, labels = generator.normal(size=(140, 20)), np.arange(140) % 2
         estimator = quick(
@@ -187,7 +189,7 @@ class TestTraining:
 
 
 class TestMethodsAndNetworks:
-    def test_settings_reach_the_method(self, table):
+    def test_method_settings(self, table):
         default = quick(max_epochs=1).fit(*table).model_.method
         assert default == DAEDL(spectral=SpectralNorm(coefficient=3.0), leave_one_out=True)
         settings = {"covariance": "tied", "leave_one_out": False}
@@ -197,10 +199,10 @@ class TestMethodsAndNetworks:
         )
 
     @pytest.mark.parametrize("method", [DAEDL(normalizer="smooth-quantile"), Softmax()])
-    def test_a_built_method_is_taken_as_it_is(self, table, method):
+    def test_configured_methods_are_used_unchanged(self, table, method):
         assert quick(method, max_epochs=1).fit(*table).model_.method == method
 
-    def test_a_network_of_ones_own_that_sees_images(self):
+    def test_custom_networks_may_take_images(self):
         samples, labels = (part[:100] for part in load_digits(return_X_y=True))
         estimator = quick(network=small_convnet, max_epochs=1).fit(samples, labels)
         assert isinstance(estimator.model_.network, ConvNet)
@@ -217,7 +219,7 @@ def small_convnet(num_features, num_classes):
 
 
 class TestUncertainty:
-    def test_it_is_larger_far_away_than_inside(self, fitted, table):
+    def test_uncertainty_increases_far_from_the_training_data(self, fitted, table):
         samples, _ = table
         far = samples[:50] + 100
         inside, outside = fitted.predict_uncertainty(samples), fitted.predict_uncertainty(far)
@@ -227,9 +229,7 @@ class TestUncertainty:
             assert np.quantile(scores, 0.9) < outside[name].min()
         assert fitted.score_samples(far).max() < fitted.score_samples(samples).min()
 
-    def test_without_evidence_probabilities_are_uniform_and_agree_with_the_class(
-        self, fitted, table
-    ):
+    def test_uniform_probabilities_agree_with_the_label(self, fitted, table):
         far = np.concatenate([table[0] * 50, -table[0] * 50])
         probs, labels = fitted.predict_proba(far), fitted.predict(far)
         without = fitted.predict_uncertainty(far)["aleatoric"] > 0.666
@@ -239,21 +239,21 @@ class TestUncertainty:
         np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
 
     @pytest.mark.parametrize("size", [1e20, 1e300])
-    def test_the_farthest_numbers_are_unknown_too(self, fitted, table, size):
+    def test_extreme_values_have_no_evidence(self, fitted, table, size):
         scores = fitted.predict_uncertainty(table[0][:5] * size)
         np.testing.assert_allclose(scores["epistemic"], -np.log(3), atol=1e-5)
         assert np.isfinite(scores["density"]).all()
 
-    def test_a_method_without_a_density_has_no_score_samples(self, table):
+    def test_methods_without_a_density_have_no_score_samples(self, table):
         estimator = quick("softmax", max_epochs=1).fit(*table)
         assert list(estimator.predict_uncertainty(table[0])) == ["aleatoric"]
         assert not hasattr(estimator, "score_samples")
         with pytest.raises(AttributeError, match="no attribute 'score_samples'") as caught:
             estimator.score_samples(table[0])
-        assert "'softmax' has no density; expected" in str(caught.value.__cause__)
+        assert "no density" in str(caught.value.__cause__)
 
 
-class TestBadInput:
+class TestInvalidInput:
     def test_samples(self, fitted, table):
         samples, labels = table
         holes = np.where(samples == samples.max(), np.nan, samples)
@@ -261,35 +261,33 @@ class TestBadInput:
             quick().fit(holes, labels)
         with pytest.raises(ValueError, match="contains NaN"):
             fitted.predict_uncertainty(holes)
-        with pytest.raises(
-            ValueError, match="X has 3 features, but DAEDLClassifier is expecting 4"
-        ):
+        with pytest.raises(ValueError, match="3 features"):
             fitted.score_samples(samples[:, :3])
-        with pytest.raises(ValueError, match=r"y holds 1 class, .*'ash'.*; expected at least two"):
+        with pytest.raises(ValueError, match="1 class"):
             quick().fit(samples[labels == "ash"], labels[labels == "ash"])
-        with pytest.raises(ValueError, match="constant within every class"):
+        with pytest.raises(ValueError, match="constant"):
             quick().fit(samples[:3], ["a", "b", "c"])
 
     @pytest.mark.parametrize(
-        ("settings", "error", "message"),
+        ("settings", "error", "keyword"),
         [
-            ({"method": "dadel"}, ValueError, "unknown method 'dadel'.*did you mean 'daedl'"),
-            ({"method": ["daedl"]}, TypeError, "expected a name such as 'daedl'"),
-            ({"method_settings": {"depth": 3}}, ValueError, "unknown setting of daedl 'depth'"),
-            ({"hidden": 64}, TypeError, r"hidden is 64; expected a sequence .* pass \(64,\)"),
-            ({"hidden": (8, 0)}, ValueError, "a width of hidden is 0; expected"),
-            ({"validation_fraction": 1.0}, ValueError, "validation_fraction is 1.0; expected"),
-            ({"validation_fraction": "all"}, ValueError, "validation_fraction is 'all'; expected"),
-            ({"max_epochs": 0}, ValueError, "max_epochs is 0; expected a whole number from 1"),
+            ({"method": "dadel"}, ValueError, "did you mean 'daedl'"),
+            ({"method": ["daedl"]}, TypeError, "expected a name"),
+            ({"method_settings": {"depth": 3}}, ValueError, "depth"),
+            ({"hidden": 64}, TypeError, r"\(64,\)"),
+            ({"hidden": (8, 0)}, ValueError, "width of hidden is 0"),
+            ({"validation_fraction": 1.0}, ValueError, "validation_fraction is 1.0"),
+            ({"validation_fraction": "all"}, ValueError, "validation_fraction is 'all'"),
+            ({"max_epochs": 0}, ValueError, "max_epochs is 0"),
             (
                 {"network": lambda f, c: MLP(f + 1, c)},
                 ValueError,
-                "takes 5 values for 3 classes; exp",
+                "5 values for 3 classes",
             ),
             (
                 {"network": lambda f, c: MLP(f, 7)},
                 ValueError,
-                "takes 4 values for 7 classes; expected",
+                "4 values for 7 classes",
             ),
             (
                 {"network": torch.nn.Linear},
@@ -298,16 +296,17 @@ class TestBadInput:
             ),
         ],
     )
-    def test_settings(self, table, settings, error, message):
+    def test_settings(self, table, settings, error, keyword):
         estimator = quick(**settings)
-        with pytest.raises(error, match=message):
+        with pytest.raises(error, match=keyword):
             estimator.fit(*table)
         with pytest.raises(NotFittedError):
             estimator.predict(table[0])
 
 
-def test_the_example_runs_and_its_claim_holds(tmp_path, capsys):
-    """In every question about an unknown class DAEDL's density does better than softmax's doubt."""
+@pytest.mark.slow
+def test_example(tmp_path, capsys):
+    """DAEDL's density detects every held-out class better than the softmax uncertainty."""
     out = tmp_path / "tabular.png"
     runpy.run_path(str(EXAMPLE))["main"](["--out", str(out)])
     lines = capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""A classifier that is trained already becomes density aware, and learns of new surroundings."""
+"""Classifiers built from trained modules, and updates with more data."""
 
 import copy
 import pickle
@@ -19,7 +19,7 @@ def from_module(module, **settings):
 
 @pytest.fixture(scope="module")
 def trained(blobs):
-    """An ordinary module, trained by an ordinary loop."""
+    """A module trained with a plain PyTorch loop."""
     torch.manual_seed(0)
     module = nn.Sequential()
     module.add_module("body", nn.Sequential(nn.Linear(4, 16), nn.ReLU()))
@@ -32,7 +32,7 @@ def trained(blobs):
     return module
 
 
-def test_the_images_and_labels_of_a_whole_set_are_taken_too(trained, blobs):
+def test_all_forms_of_data_give_the_same_fit(trained, blobs):
     one = daedl.Classifier.from_module(trained, features="body", input_shape=(4,)).fit_post_hoc(
         blobs
     )
@@ -49,13 +49,13 @@ def test_the_images_and_labels_of_a_whole_set_are_taken_too(trained, blobs):
         dataset
     )
     torch.testing.assert_close(third.predict(blobs[0]).probs, other.predict(blobs[0]).probs)
-    with pytest.raises(ValueError, match="610, 609 entries"):
+    with pytest.raises(ValueError, match="610, 609"):
         one.fit_post_hoc((blobs[0], blobs[1][1:]))
     fourth = one.fit_post_hoc((blobs[0].numpy(), blobs[1].numpy()))
     torch.testing.assert_close(fourth.predict(blobs[0]).probs, other.predict(blobs[0]).probs)
 
 
-def test_wrapped_without_training(trained, blobs):
+def test_post_hoc_fit_keeps_weights_and_labels(trained, blobs):
     before = copy.deepcopy(trained.state_dict())
     logits = trained(blobs[0])
     model = daedl.Classifier.from_module(trained, features="body", input_shape=(4,)).fit_post_hoc(
@@ -73,20 +73,18 @@ def test_wrapped_without_training(trained, blobs):
             plain.predict(blobs[0]).aleatoric, plain.predict(300 * blobs[0]).aleatoric
         )
         < 0.5
-    )  # the plain network is surer far away
+    )  # the plain network is more confident far away
 
 
 @pytest.mark.parametrize("method", ["ddu", "knn", "energy", "mahalanobis", "temperature"])
-def test_other_ways_to_read_a_trained_network(trained, blobs, method):
+def test_other_post_hoc_methods(trained, blobs, method):
     model = from_module(trained, method=method, class_names=["a", "b", "c"]).fit_post_hoc([blobs])
     assert model.class_names == ["a", "b", "c"]
     assert torch.equal(model.predict(blobs[0]).labels, trained(blobs[0]).argmax(-1))
 
 
-def test_settings_and_names_are_checked(trained, blobs):
-    with pytest.raises(
-        ValueError, match=r"unknown module for `features` 'boddy'.*did you mean 'body'"
-    ):
+def test_arguments_are_validated(trained, blobs):
+    with pytest.raises(ValueError, match="did you mean 'body'"):
         daedl.Classifier.from_module(trained, "boddy", input_shape=(4,)).fit_post_hoc([blobs])
     with pytest.raises(ValueError, match="no batch"):
         from_module(trained).fit_post_hoc([])
@@ -100,7 +98,7 @@ def test_a_shape_is_required(trained):
         daedl.Classifier.from_module(trained, "body")
 
 
-def test_preprocess_gives_the_shape():
+def test_input_shape_defaults_to_that_of_preprocess():
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 2))
     preprocess = daedl.Preprocess(1, 8, mean=[0.5], std=[0.25])
     model = daedl.Classifier.from_module(module, "2", preprocess=preprocess, method="softmax")
@@ -110,19 +108,19 @@ def test_preprocess_gives_the_shape():
 
 
 @pytest.mark.filterwarnings("ignore::daedl.DensityWarning")
-def test_methods_with_a_training_of_their_own_are_trained_by_fit(trained, blobs):
+def test_other_methods_are_trained_with_fit(trained, blobs):
     model = from_module(copy.deepcopy(trained), method="daedl")
     daedl.fit(model, blobs, blobs, max_epochs=2, progress=False)
     assert model.predict(blobs[0]).density_score is not None
 
 
-def test_batches_that_come_once_are_all_used(trained, blobs):
+def test_iterators_are_fully_used(trained, blobs):
     batches = zip(blobs[0].split(100), blobs[1].split(100), strict=True)
     model = from_module(trained).fit_post_hoc(batches)
     assert model.revisions[0].samples == 610
 
 
-def test_it_is_daedl_on_the_training_of_softmax():
+def test_retrofit_is_daedl_on_a_softmax_network():
     assert Retrofit(covariance="tied").training_method() == Softmax()
     out = Outputs(torch.randn(90, 4), torch.randn(90, 3))
     targets = torch.arange(90) % 3
@@ -132,8 +130,8 @@ def test_it_is_daedl_on_the_training_of_softmax():
     assert torch.equal(ours.log_alpha, theirs.log_alpha)
 
 
-class TestRefit:
-    def test_merged_samples_versions_and_thresholds(self, trained, blobs, tmp_path):
+class TestUpdate:
+    def test_update_merges_samples_and_records_a_revision(self, trained, blobs, tmp_path):
         model = from_module(trained).fit_post_hoc([blobs])
         model.calibrate([blobs])
         assert [each.samples for each in model.revisions] == [610]
@@ -162,7 +160,7 @@ class TestRefit:
         assert len(model.revisions) == 1
 
     @pytest.mark.parametrize("method", ["ddu", "mahalanobis"])
-    def test_gaussians_of_all_samples(self, trained, blobs, method):
+    def test_update_equals_a_fit_to_all_samples(self, trained, blobs, method):
         halves = [
             (part, targets)
             for part, targets in zip(blobs[0].split(305), blobs[1].split(305), strict=True)
@@ -177,13 +175,9 @@ class TestRefit:
             atol=1e-3,
         )
 
-    def test_what_has_nothing_to_merge_into_says_so(self, trained, blobs):
-        with pytest.raises(
-            NotFittedError, match=r"nothing fitted to merge.*call fit_post_hoc first"
-        ):
+    def test_methods_that_cannot_be_updated(self, trained, blobs):
+        with pytest.raises(NotFittedError, match="fit_post_hoc"):
             from_module(trained, method="energy").fit_post_hoc([blobs]).update_post_hoc([blobs])
         knn = from_module(trained, method="knn").fit_post_hoc([blobs])
-        with pytest.raises(
-            NotImplementedError, match=r"knn keeps no statistics.*call fit_post_hoc with all"
-        ):
+        with pytest.raises(NotImplementedError, match="knn"):
             knn.update_post_hoc([blobs])

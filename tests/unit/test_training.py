@@ -1,4 +1,4 @@
-"""Training: defaults, best weights, early stopping, resuming, several processes, bad input."""
+"""Training: defaults, best weights, early stopping, resuming, several processes, invalid input."""
 
 import random
 import signal
@@ -50,7 +50,7 @@ def same(first, second):
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_learns_and_reports(blobs):
+def test_training_learns_and_reports(blobs):
     features, targets = blobs
     classifier = model()
     train, val = (features[:400], targets[:400]), (features[400:], targets[400:])
@@ -63,8 +63,8 @@ def test_learns_and_reports(blobs):
     assert not classifier.training
 
 
-def test_weights_of_the_best_epoch_are_kept_and_stopping_is_early(blobs):
-    """With a huge learning rate the validation loss soon stops falling."""
+def test_early_stopping_restores_the_best_weights(blobs):
+    """With a large learning rate the validation loss soon stops decreasing."""
     features, targets = blobs
     classifier = model("edl+")
     history = fit(
@@ -106,7 +106,7 @@ def random_states():
     return torch.get_rng_state(), np.random.get_state()[1], random.getstate()  # noqa: NPY002
 
 
-def test_same_seed_same_weights_and_the_outside_random_state_is_untouched(blobs):
+def test_equal_seeds_give_equal_weights_and_preserve_the_random_state(blobs):
     ends = []
     for _ in range(2):
         classifier = model()
@@ -123,7 +123,7 @@ def test_same_seed_same_weights_and_the_outside_random_state_is_untouched(blobs)
     assert not same(ends[0], weights(other))
 
 
-def test_other_optimisers_schedules_and_clipping(blobs):
+def test_custom_optimiser_scheduler_and_clipping(blobs):
     classifier = model("softmax")
     before = weights(classifier)
     history = fit(
@@ -143,7 +143,7 @@ def test_other_optimisers_schedules_and_clipping(blobs):
     assert 0 < moved <= 3.1e-4
 
 
-def test_one_cycle_rises_and_falls_by_the_batch_and_resumes(blobs, tmp_path):
+def test_one_cycle_schedule_steps_per_batch_and_resumes(blobs, tmp_path):
     whole, parted = model(), model()
     options = {"schedule": "one-cycle", "learning_rate": 1e-2, "batch_size": 32}
     history = fit(whole, blobs, blobs, max_epochs=4, **options)
@@ -177,7 +177,7 @@ def test_one_cycle_rises_and_falls_by_the_batch_and_resumes(blobs, tmp_path):
     assert same(weights(whole), weights(parted))
 
 
-def test_a_checkpoint_of_another_schedule_is_refused(blobs, tmp_path):
+def test_checkpoint_of_another_schedule_is_rejected(blobs, tmp_path):
     checkpoint = tmp_path / "run.ckpt"
     options = {"checkpoint": checkpoint, "schedule": "one-cycle"}
     fit(model(), blobs, blobs, max_epochs=2, **options)
@@ -189,17 +189,15 @@ def test_a_checkpoint_of_another_schedule_is_refused(blobs, tmp_path):
         fit(model(), blobs, max_epochs=2, checkpoint=checkpoint, resume=True, lr_decay=0.5)
 
 
-def test_schedules_that_cannot_be(blobs):
-    with pytest.raises(
-        ValueError, match="schedule is 'one-cycel'; expected exponential or one-cycle"
-    ):
+def test_invalid_schedules_are_rejected(blobs):
+    with pytest.raises(ValueError, match="one-cycel"):
         fit(model(), blobs, schedule="one-cycel")
 
     class Endless:
         def __iter__(self):
             yield blobs
 
-    with pytest.raises(TypeError, match="don't say how many batches"):
+    with pytest.raises(TypeError, match="no length"):
         fit(model(), Endless(), schedule="one-cycle")
 
 
@@ -213,7 +211,7 @@ def test_mixed_precision(blobs, monkeypatch):
     assert torch.isfinite(classifier.predict(blobs[0]).log_alpha).all()
 
 
-def test_the_density_takes_one_pass_over_the_network_and_sees_every_sample_once(blobs):
+def test_density_fit_is_one_pass_over_every_sample(blobs):
     features, _ = blobs
     loader = DataLoader(TensorDataset(*blobs), batch_size=64, shuffle=True, drop_last=True)
     classifier = model()
@@ -225,7 +223,7 @@ def test_the_density_takes_one_pass_over_the_network_and_sees_every_sample_once(
     assert int(classifier.fitted.density.counts.sum()) == 610
 
 
-def test_the_density_can_be_fitted_to_other_batches(blobs):
+def test_density_is_fitted_to_fit_data(blobs):
     features, targets = blobs
     classifier = model()
     fit(
@@ -239,39 +237,39 @@ def test_the_density_can_be_fitted_to_other_batches(blobs):
     torch.testing.assert_close(classifier.fitted.density.means[0], expected)
 
 
-def test_own_samplers_are_respected(blobs):
-    """Validation samples chosen out by a sampler never reach the density."""
+def test_custom_samplers_are_kept(blobs):
+    """Samples that the sampler excludes do not reach the density."""
     loader = DataLoader(
         TensorDataset(*blobs), batch_size=50, sampler=SubsetRandomSampler(range(450))
     )
     classifier = model()
     fit(classifier, loader, max_epochs=1)
     assert int(classifier.fitted.density.counts.sum()) == 450
-    with pytest.raises(ValueError, match="several processes cannot share"):
+    with pytest.raises(ValueError, match="several processes"):
         in_order(loader, rank=0, world_size=2)
 
 
-def of_batches(blobs, sampler):
-    """A loader that is given its batches, as torch.utils.data allows: its own `sampler` is a dummy."""
+def batch_sampled(blobs, sampler):
+    """A loader with a batch sampler; its `sampler` attribute is a dummy."""
     return DataLoader(TensorDataset(*blobs), batch_sampler=BatchSampler(sampler, 50, False))
 
 
-def test_samplers_of_batches_are_respected(blobs):
+def test_batch_samplers_are_kept(blobs):
     order = torch.Generator().manual_seed(3)
     classifier = model()
-    chosen = of_batches(blobs, SubsetRandomSampler(range(450), generator=order))
+    chosen = batch_sampled(blobs, SubsetRandomSampler(range(450), generator=order))
     fit(classifier, chosen, chosen, max_epochs=1)
     assert int(classifier.fitted.density.counts.sum()) == 450
-    every = of_batches(blobs, RandomSampler(blobs[0]))
+    every = batch_sampled(blobs, RandomSampler(blobs[0]))
     in_turn = torch.cat([images for images, _ in in_order(every)])
     assert torch.equal(in_turn, blobs[0])
     assert len(next(iter(in_order(every)))[0]) == 50
 
 
-def test_samplers_of_batches_resume_exactly(blobs, tmp_path):
+def test_batch_samplers_resume_exactly(blobs, tmp_path):
     def loader():
         order = torch.Generator().manual_seed(3)
-        return of_batches(blobs, SubsetRandomSampler(range(450), generator=order))
+        return batch_sampled(blobs, SubsetRandomSampler(range(450), generator=order))
 
     whole, resumed = model("edl+"), model("edl+")
     fit(whole, loader(), max_epochs=4)
@@ -280,7 +278,7 @@ def test_samplers_of_batches_resume_exactly(blobs, tmp_path):
     assert same(weights(whole), weights(resumed))
 
 
-def test_a_dataset_that_gives_its_samples_itself_trains(blobs):
+def test_iterable_datasets_train(blobs):
     class Stream(IterableDataset):
         def __iter__(self):
             return zip(*blobs, strict=True)
@@ -290,8 +288,8 @@ def test_a_dataset_that_gives_its_samples_itself_trains(blobs):
     assert int(classifier.fitted.density.counts.sum()) == len(blobs[0])
 
 
-def test_the_seed_decides_how_classes_are_counted(blobs):
-    """A sampler that draws samples anew each time counts other ones each time."""
+def test_class_counts_depend_on_the_seed_only(blobs):
+    """A random sampler selects other samples in each pass."""
     found = []
     for outside in (1, 2):
         classifier = model("postnet")
@@ -305,19 +303,20 @@ def test_the_seed_decides_how_classes_are_counted(blobs):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("arguments", "keyword"),
     [
-        ({"gradient_clip": 0.0}, "gradient_clip is 0.0; expected a finite number above 0"),
-        ({"gradient_clip": -1.0}, "gradient_clip is -1.0; expected a finite number above 0"),
-        ({"learning_rate": "fast"}, "learning_rate is 'fast'; expected a finite number above 0"),
-        ({"batch_size": 0}, "batch_size is 0; expected a whole number from 1"),
-        ({"max_epochs": 2.0}, "max_epochs is 2.0; expected a whole number from 1"),
-        ({"patience": 0}, "patience is 0; expected a whole number from 1"),
-        ({"seed": -1}, "seed is -1; expected a whole number from 0"),
+        ({"gradient_clip": 0.0}, "gradient_clip is 0.0"),
+        ({"gradient_clip": -1.0}, "gradient_clip is -1.0"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"max_epochs": 0}, "max_epochs is 0"),
+        ({"max_epochs": 2.0}, "max_epochs is 2.0"),
+        ({"patience": 0}, "patience is 0"),
+        ({"seed": -1}, "seed is -1"),
     ],
 )
-def test_settings_without_sense_are_told_before_training(blobs, arguments, text):
-    with pytest.raises(ValueError, match=text):
+def test_settings_are_validated(blobs, arguments, keyword):
+    with pytest.raises(ValueError, match=keyword):
         fit(model(), blobs, **arguments)
 
 
@@ -336,7 +335,7 @@ def test_any_iterable_of_batches_trains(blobs):
 
 
 @pytest.mark.parametrize("after", [3, 12, 20])
-def test_interrupted_and_resumed_ends_with_the_same_weights(blobs, tmp_path, after, interrupting):
+def test_resumed_run_equals_an_uninterrupted_one(blobs, tmp_path, after, interrupting):
     features, targets = blobs
     batches = list(zip(features.split(100), targets.split(100), strict=True))
     whole = model()
@@ -354,7 +353,7 @@ def test_interrupted_and_resumed_ends_with_the_same_weights(blobs, tmp_path, aft
     assert torch.equal(whole.predict(features).log_alpha, resumed.predict(features).log_alpha)
 
 
-def test_an_interrupted_training_leaves_no_density_of_other_weights(blobs, interrupting):
+def test_interrupted_training_discards_the_density(blobs, interrupting):
     classifier = model()
     fit(classifier, blobs, max_epochs=1)
     assert classifier.fitted is not None
@@ -364,8 +363,8 @@ def test_an_interrupted_training_leaves_no_density_of_other_weights(blobs, inter
     assert classifier.fitted is None
 
 
-def test_losses_are_told_for_a_sample_and_epochs_from_zero(blobs):
-    """Means over samples, though the last batch is smaller; accuracy that of the predictions."""
+def test_reported_losses_are_means_over_samples(blobs):
+    """Even if the last batch is smaller; the accuracy is that of the predictions."""
     batches = [(blobs[0][:600], blobs[1][:600]), (blobs[0][600:], blobs[1][600:])]
     for method in ("softmax", "edl"):
         classifier = model(method)
@@ -387,7 +386,7 @@ def test_processes_draw_different_random_numbers():
     assert all(a != b for a, b in zip(*drawn[:2], strict=True))
 
 
-def test_shuffling_with_a_generator_of_ones_own_resumes_exactly(blobs, tmp_path):
+def test_loaders_with_a_generator_resume_exactly(blobs, tmp_path):
     def loader():
         order = torch.Generator().manual_seed(3)
         return DataLoader(TensorDataset(*blobs), 64, shuffle=True, generator=order)
@@ -417,11 +416,12 @@ model.save(sys.argv[1] + ".daedl")
 """
 
 
-def test_killed_at_any_moment_and_resumed_ends_with_the_same_file(tmp_path):
-    """kill -9 in the middle of training; the resumed run's model file is the uninterrupted one's."""
+@pytest.mark.slow
+def test_killed_and_resumed_run_writes_the_same_file(tmp_path):
+    """After kill -9 during training, the resumed run writes the file of an uninterrupted run."""
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
     path = tmp_path / "killed"
-    # Slowed down, so that the kill hits training; the data and the random numbers stay the same.
+    # Slowed down, so that the kill hits training; data and random numbers do not change.
     process = subprocess.Popen([*command, str(path), "0.001"], stdout=subprocess.PIPE)
     process.stdout.readline()
     deadline = time.monotonic() + 120
@@ -438,29 +438,29 @@ def test_killed_at_any_moment_and_resumed_ends_with_the_same_file(tmp_path):
     assert killed.read_bytes() == whole.read_bytes()
 
 
-def test_checkpoints_are_guarded(blobs, tmp_path):
+def test_checkpoints_of_other_runs_and_damaged_ones_are_rejected(blobs, tmp_path):
     path = tmp_path / "run.ckpt"
     fit(model(), blobs, max_epochs=1, checkpoint=path)
     with pytest.raises(FileExistsError, match="pass resume=True"):
         fit(model(), blobs, max_epochs=1, checkpoint=path)
-    with pytest.raises(ValueError, match=r"another run .*method.*choose another"):
+    with pytest.raises(ValueError, match=r"another run .*method"):
         fit(model("edl"), blobs, max_epochs=1, checkpoint=path, resume=True)
-    with pytest.raises(ValueError, match=r"another run \(learning rate 0.001 there, 1e-05 here\)"):
+    with pytest.raises(ValueError, match=r"another run \(learning rate is 0.001 .*1e-05"):
         fit(model(), blobs, max_epochs=2, checkpoint=path, resume=True, learning_rate=1e-5)
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(ValueError, match="not a whole training checkpoint"):
+    with pytest.raises(ValueError, match="not a training checkpoint"):
         fit(model(), blobs, max_epochs=1, checkpoint=path, resume=True)
 
 
-@pytest.mark.parametrize("normalised", [False, True], ids=["plain", "batch-norm"])
-def test_two_processes_give_the_density_of_one(blobs, normalised):
-    """Weights are trained in two processes, then the density is refitted in one on the same network."""
+@pytest.mark.slow
+def test_density_of_two_processes_equals_that_of_one(blobs):
+    """Trains in two processes, then refits the density in one process on the same network."""
     features, targets = blobs
-    classifier = batch_norm_model() if normalised else model()
+    classifier = batch_norm_model()
     classifier.fit_post_hoc([blobs]).calibrate([blobs], daedl.MaxRejectionRate(0.5))
     history = fit(classifier, blobs, (features[:99], targets[:99]), max_epochs=2, devices=2)
     assert len(history.epochs) == 2
-    # What was calibrated to other weights is gone, and all samples are counted.
+    # Training discards the thresholds, and all samples are counted.
     assert classifier.thresholds is None
     assert [each.samples for each in classifier.revisions] == [610]
     distributed = classifier.fitted
@@ -481,7 +481,8 @@ def test_two_processes_give_the_density_of_one(blobs, normalised):
         assert ends[0] == pytest.approx(ends[1], rel=tolerance)
 
 
-def test_two_processes_resumed_end_with_the_same_weights(blobs, tmp_path):
+@pytest.mark.slow
+def test_two_resumed_processes_equal_an_uninterrupted_run(blobs, tmp_path):
     whole, resumed = model("edl+"), model("edl+")
     fit(whole, blobs, max_epochs=3, devices=2)
     fit(model("edl+"), blobs, max_epochs=1, devices=2, checkpoint=tmp_path / "c")
@@ -489,7 +490,7 @@ def test_two_processes_resumed_end_with_the_same_weights(blobs, tmp_path):
     assert same(weights(whole), weights(resumed))
 
 
-def test_a_method_that_fits_nothing_takes_no_extra_pass(blobs):
+def test_methods_without_a_post_hoc_fit_need_no_extra_pass(blobs):
     classifier = model("edl")
     seen = []
     classifier.network.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
@@ -497,8 +498,8 @@ def test_a_method_that_fits_nothing_takes_no_extra_pass(blobs):
     assert sum(seen) == 610
 
 
-def test_other_kinds_of_data(blobs):
-    """Arrays of NumPy, a list of two tensors, a dataset."""
+def test_all_forms_of_data_give_the_same_weights(blobs):
+    """Tuples and lists of tensors, NumPy arrays, a dataset."""
     ends = []
     for data in (blobs, list(blobs), tuple(x.numpy() for x in blobs), TensorDataset(*blobs)):
         classifier = model("edl+")
@@ -507,7 +508,7 @@ def test_other_kinds_of_data(blobs):
     assert all(same(ends[0], end) for end in ends[1:])
 
 
-def test_a_loader_of_ones_own_class_is_not_replaced(blobs):
+def test_subclasses_of_dataloader_are_not_rebuilt(blobs):
     class Halving(DataLoader):
         def __iter__(self):
             return ((x / 2, y) for x, y in super().__iter__())
@@ -527,7 +528,7 @@ class Noisy(TensorDataset):
         return x + 0.01 * torch.randn(4), y
 
 
-def test_random_data_give_the_same_density_after_resuming_at_the_end(blobs, tmp_path):
+def test_density_of_random_data_is_the_same_after_resuming(blobs, tmp_path):
     whole, resumed = model(), model()
     loader = DataLoader(Noisy(*blobs), batch_size=64, shuffle=True)
     fit(whole, loader, max_epochs=2, checkpoint=tmp_path / "c")
@@ -536,18 +537,18 @@ def test_random_data_give_the_same_density_after_resuming_at_the_end(blobs, tmp_
     assert torch.equal(whole.fitted.density.scatter, resumed.fitted.density.scatter)
 
 
-def test_a_failed_fit_loses_nothing(blobs):
+def test_failed_fit_changes_nothing(blobs):
     features, targets = blobs
     classifier = model()
     fit(classifier, blobs, max_epochs=1)
     before = classifier.predict(features).log_alpha
-    with pytest.raises(ValueError, match="labels of epoch 0, batch 0 range from 5 to 7"):
+    with pytest.raises(ValueError, match="from 5 to 7"):
         fit(classifier, (features, targets + 5), max_epochs=1)
     assert torch.equal(classifier.predict(features).log_alpha, before)
     assert not classifier.training
 
 
-def test_a_tiny_class_a_dead_feature_and_more_features_than_samples():
+def test_small_classes_dead_features_and_many_features():
     """Ten classes of 20 samples, one of 3, in 32 features of which one is constant."""
     generator = torch.Generator().manual_seed(0)
     targets = torch.cat([torch.arange(9).repeat_interleave(20), torch.full((3,), 9)])
@@ -555,7 +556,7 @@ def test_a_tiny_class_a_dead_feature_and_more_features_than_samples():
     images = images + 0.3 * torch.randn(183, 12, generator=generator)
     torch.manual_seed(0)
     network = MLP(12, 10, hidden=(32,))
-    with torch.no_grad():  # a unit that no input can wake
+    with torch.no_grad():  # a dead unit
         network.extractor.dense1[0].weight[5] = 0
         network.extractor.dense1[0].bias[5] = -1
     classifier = daedl.Classifier(network)
@@ -587,35 +588,35 @@ def test_frozen_batch_norm_stays_frozen(blobs):
     assert torch.equal(norm.running_mean, before)
 
 
-class TestBadInput:
-    def test_what_is_not_a_batch(self, blobs):
+class TestInvalidInput:
+    def test_batches(self, blobs):
         features, targets = blobs
-        with pytest.raises(TypeError, match=r"Tensor, Tensor, Tensor, Tensor; expected a pair"):
+        with pytest.raises(TypeError, match="Tensor, Tensor, Tensor, Tensor"):
             fit(model(), [(features, targets, targets, targets)], max_epochs=1)
-        with pytest.raises(TypeError, match=r"batch 0 of the validation data are .* list"):
+        with pytest.raises(TypeError, match="batch 0 of the validation data"):
             fit(model(), blobs, [(features, targets.tolist())], max_epochs=1)
         with pytest.raises(ValueError, match="validation data have no batch"):
             fit(model(), blobs, [], max_epochs=1)
-        with pytest.raises(ValueError, match="labels of batch 0 of the validation data range"):
+        with pytest.raises(ValueError, match="labels of batch 0 of the validation data"):
             fit(model(), blobs, (features, targets + 1), max_epochs=1)
 
-    def test_checkpoints_that_could_not_be_used(self, blobs, tmp_path):
-        with pytest.raises(ValueError, match="resume=True without a checkpoint"):
+    def test_checkpoints(self, blobs, tmp_path):
+        with pytest.raises(ValueError, match="without a checkpoint"):
             fit(model(), blobs, max_epochs=1, resume=True)
-        with pytest.raises(OSError, match="expected a folder that exists"):
+        with pytest.raises(OSError, match="missing"):
             fit(model(), blobs, max_epochs=1, checkpoint=tmp_path / "missing" / "c")
         loader = DataLoader(TensorDataset(*blobs), 64, num_workers=1, persistent_workers=True)
-        with pytest.raises(ValueError, match="persistent_workers=True"):
+        with pytest.raises(ValueError, match="persistent_workers"):
             fit(model(), loader, max_epochs=1, checkpoint=tmp_path / "c")
 
-    def test_not_a_number_in_images(self, blobs):
+    def test_infinite_inputs(self, blobs):
         features, targets = blobs
         features = features.clone()
         features[17, 2] = float("inf")
         with pytest.raises(ValueError, match=r"inputs.*NaN or infinite"):
             fit(model(), [(features, targets)], max_epochs=1)
 
-    def test_not_a_number_in_the_network(self, blobs):
+    def test_nan_in_the_network(self, blobs):
         classifier = model("softmax")
         with torch.no_grad():
             classifier.network.classifier.logits.bias[1] = float("nan")
@@ -624,22 +625,18 @@ class TestBadInput:
 
     def test_labels(self, blobs):
         features, targets = blobs
-        with pytest.raises(
-            ValueError, match=r"labels of epoch 0, batch 0 range from 1 to 3; .* 3 classes"
-        ):
+        with pytest.raises(ValueError, match=r"epoch 0, batch 0 range from 1 to 3.*3 classes"):
             fit(model(), (features, targets + 1), max_epochs=1)
-        with pytest.raises(
-            TypeError, match=r"labels of epoch 0, batch 0 are torch.float32; .*labels.long\(\)"
-        ):
+        with pytest.raises(TypeError, match=r"epoch 0, batch 0 are torch.float32"):
             fit(model(), (features, targets.float()), max_epochs=1)
-        with pytest.raises(ValueError, match="610, 600 entries"):
+        with pytest.raises(ValueError, match="610, 600"):
             fit(model(), (features, targets[:600]), max_epochs=1)
 
     @pytest.mark.parametrize("method", ["softmax", "daedl"])
-    def test_absent_class(self, blobs, method, tmp_path):
+    def test_missing_class(self, blobs, method, tmp_path):
         features, targets = blobs
         some = targets < 2
-        with pytest.raises(ValueError, match="no training sample of class 2 among 550"):
+        with pytest.raises(ValueError, match=r"none of 550 .*class 2"):
             fit(
                 model(method),
                 (features[some], targets[some]),
@@ -648,7 +645,7 @@ class TestBadInput:
             )
         assert not list(tmp_path.iterdir())
 
-    def test_empty_loader(self, blobs):
+    def test_empty_data(self, blobs):
         with pytest.raises(ValueError, match="no batch"):
             fit(model(), [], max_epochs=1)
         with pytest.raises(ValueError, match="dataset is empty"):
@@ -656,14 +653,10 @@ class TestBadInput:
 
     def test_shapes_and_types(self, blobs):
         features, targets = blobs
-        with pytest.raises(ValueError, match=r"shape \(610, 3\); the network expects \(batch, 4\)"):
+        with pytest.raises(ValueError, match=r"\(610, 3\).*\(batch, 4\)"):
             fit(model(), [(features[:, :3], targets)], max_epochs=1)
 
-    def test_settings(self, blobs):
-        with pytest.raises(ValueError, match="expected a whole number from 1"):
-            fit(model(), blobs, max_epochs=0)
-
-    def test_exploding_loss_is_explained(self, blobs):
+    def test_error_of_an_infinite_loss_names_the_tensor(self, blobs):
         class Bad(nn.Module):
             def forward(self, x):
                 return x[:, :3] * torch.nan
@@ -674,7 +667,7 @@ class TestBadInput:
 
 
 class Viewing(nn.Module):
-    """As many a user's module: `view` needs the channels first."""
+    """A module with `view`, which requires contiguous channels-first tensors."""
 
     def __init__(self):
         super().__init__()
@@ -685,9 +678,7 @@ class Viewing(nn.Module):
         return self.linear(self.convolution(images).relu().view(len(images), -1))
 
 
-def test_weights_are_laid_out_for_the_cpu_while_they_train_but_not_those_of_a_users_module(
-    tmp_path,
-):
+def test_only_library_networks_train_with_channels_last(tmp_path):
     images, targets = torch.rand(64, 3, 8, 8), torch.arange(64) % 2
     own = daedl.Classifier(ConvNet(3, 2, image_size=8, channels=4), "softmax")
     wrapped = daedl.networks.FeatureModule(Viewing(), "convolution", (3, 8, 8))

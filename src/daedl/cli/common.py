@@ -1,4 +1,4 @@
-"""What the commands share: options, threads, and how errors are told."""
+"""Options and error reporting shared by the commands."""
 
 import warnings
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ import typer
 from daedl.cli.results import printable
 from daedl.data import DataWarning
 
-TOLD = (DataWarning,)
 Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Threads of torch; by default as it chooses.")
+    int | None,
+    typer.Option("--threads", min=1, metavar="N", help="CPU threads; default: PyTorch's choice."),
 ]
 
 
 @contextmanager
 def using_threads(number: int | None) -> Iterator[None]:
-    """Let torch use `number` threads while inside; None changes nothing."""
+    """Sets the number of torch's threads within the context; None keeps the current number."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:
@@ -30,7 +30,7 @@ def using_threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def report_errors(*kinds: type[Exception]) -> Iterator[None]:
-    """Tell errors of these kinds in a line, without a traceback, and exit with status 1."""
+    """Prints errors of these kinds as one line, without a traceback, and exits with status 1."""
     try:
         yield
     except kinds as error:
@@ -43,17 +43,16 @@ def report_errors(*kinds: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def report_warnings() -> Iterator[None]:
-    """Tell warnings about data and rows in a line each, once, without the place in the code."""
+    """Prints each DataWarning once, as one line without the location in the code."""
     with warnings.catch_warnings():
-        before = warnings.showwarning
+        default = warnings.showwarning
 
-        def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:
-            if issubclass(category, TOLD):
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, DataWarning):
                 typer.secho(f"Warning: {printable(str(message))}", fg="yellow", err=True)
             else:
-                before(message, category, *where)
+                default(message, category, *where)
 
-        warnings.showwarning = tell  # type: ignore[assignment]
-        for kind in TOLD:
-            warnings.simplefilter("default", kind)
+        warnings.showwarning = show  # type: ignore[assignment]
+        warnings.simplefilter("default", DataWarning)
         yield

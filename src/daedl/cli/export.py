@@ -1,4 +1,4 @@
-"""`daedl export`: a model as one graph, for other runtimes."""
+"""`daedl export`: write a model as one graph for other runtimes."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,53 +11,54 @@ from daedl.checks import NotFittedError
 from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile, load_model
 from daedl.cli.results import require_output_file
-from daedl.export import TOLERANCE, Written, to_onnx, to_pt2
+from daedl.export import TOLERANCE, ExportedFile, to_onnx, to_pt2
 
-WRITERS: Mapping[str, Callable[..., Written]] = MappingProxyType({".onnx": to_onnx, ".pt2": to_pt2})
+Writer = Callable[..., ExportedFile]
+WRITERS: Mapping[str, Writer] = MappingProxyType({".onnx": to_onnx, ".pt2": to_pt2})
 
 
 def export(
     model: ModelFile,
     out: Annotated[
         Path,
-        typer.Argument(metavar="OUT", help="File to write: .onnx, or .pt2 for torch.export.load."),
+        typer.Argument(
+            metavar="OUT", help="File to write: *.onnx, or *.pt2 for torch.export.load."
+        ),
     ],
     tolerance: Annotated[
         float,
-        typer.Option(help="Largest difference to PyTorch; absolute up to 1, relative beyond."),
+        typer.Option(help="Largest difference to PyTorch: absolute up to 1, relative above."),
     ] = TOLERANCE,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the file if there is one.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")] = False,
     threads: Threads = None,
 ) -> None:
-    """Write a model as one graph: from 8-bit images to probabilities and uncertainties.
+    """Export a model, including preprocessing, as one ONNX or torch.export graph.
 
-    Preprocessing is part of the graph. The graph is compared with PyTorch on random images before it is
-    written.
+    The graph maps 8-bit images to probabilities and uncertainties. Its outputs
+    are compared with PyTorch on random images before the file is written.
     """
     kinds = (OSError, ValueError, ImportError, NotFittedError)
     with report_errors(*kinds), using_threads(threads):
         write = _writer(out)
         _require_output(out, force)
-        written = write(load_model(model), out, tolerance=tolerance)
-    typer.echo(str(written))
+        exported = write(load_model(model), out, tolerance=tolerance)
+    typer.echo(str(exported))
 
 
-def _writer(out: Path) -> Callable[..., Written]:
+def _writer(out: Path) -> Writer:
     try:
         return WRITERS[out.suffix.lower()]
     except KeyError:
         raise ValueError(
-            f"{out} ends in {out.suffix or 'no suffix'!r}; expected a file that ends in "
-            f"{' or '.join(WRITERS)}: rename it, as the suffix decides the format"
+            f"{out} has the suffix {out.suffix!r}; expected {' or '.join(WRITERS)}, which selects the "
+            "format: rename it"
         ) from None
 
 
 def _require_output(out: Path, force: bool) -> None:
-    """Raise if the file can't or shouldn't be written: found out before time is spent."""
+    """Raises if `out` can't be written, or exists and `force` is not set."""
     if out.exists() and not force:
         raise FileExistsError(
-            f"{out} exists already; expected a new file: choose another, or pass --force to replace it"
+            f"{out} already exists; expected a new file: choose another, or pass --force to overwrite it"
         )
     require_output_file(out, "OUT")

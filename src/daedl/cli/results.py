@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from daedl.storage import require_writable, write_atomically
+from daedl.storage import require_folder, write_atomically
 
 DASH = "–"
 # Console width in characters, larger than any table, so that no cell is truncated (chosen).
@@ -57,7 +57,7 @@ def require_output_file(path: Path, option: str = "--out", model: Path | None = 
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        require_writable(path.parent)
+        require_folder(path.parent, create=False)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
         raise OSError(

@@ -17,7 +17,7 @@ WORDS: Mapping[str, bool | None] = MappingProxyType(
 
 
 def build(method: str, settings: Sequence[str]) -> Method:
-    """Build the method named `method` with settings of the form NAME=VALUE."""
+    """Builds the method named `method` with settings of the form NAME=VALUE."""
     kind = look_up(METHODS, method, "method")
     arguments = dict(_setting(kind, text) for text in settings)
     try:
@@ -40,7 +40,7 @@ def _setting(kind: type[Method], text: str) -> tuple[str, Any]:
 
 
 def _as_typed(value: Any) -> str:
-    """`value` as it would be typed; nested settings, such as SpectralNorm, as a JSON object."""
+    """Formats `value` as typed on the command line; nested settings, such as SpectralNorm, as JSON."""
     if isinstance(value, Method):
         return value.name
     if is_dataclass(value) and not isinstance(value, type):
@@ -58,7 +58,7 @@ def _value(typed: str) -> Any:
 
 
 def _is_like(value: Any, default: Any) -> bool:
-    """Whether `value` is a boolean if and only if `default` is, and a number if `default` is.
+    """Returns whether `value` is a boolean if and only if `default` is, and a number if `default` is.
 
     Without this check, the text "no" would count as true. The method validates everything else.
     """

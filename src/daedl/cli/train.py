@@ -1,4 +1,4 @@
-"""`daedl train`: a model of one's own images."""
+"""`daedl train`: train a classifier on images."""
 
 import hashlib
 import shlex
@@ -24,98 +24,113 @@ from daedl.data.read import FOLDER_SIZE, read
 from daedl.density import DensityWarning
 from daedl.methods import Method
 from daedl.names import look_up
-from daedl.storage import expanded
+from daedl.storage import expand_user
 from daedl.training import History, fit
 
-# Pixels up to which the small network is chosen (chosen: it flattens, so that its features grow with the
-# image, where ResNet18 takes their mean).
+# Largest image size for which `auto` selects ConvNet (chosen). Its features grow with the image, because it
+# flattens where ResNet18 averages.
 SMALL = 32
 NETWORKS: Mapping[str, str] = MappingProxyType(
     {"auto": "", "convnet": "ConvNet", "vgg16": "VGG16", "resnet18": "ResNet18"}
 )
-INTERRUPTED = 130  # what shells give for Ctrl-C
+MAX_SEED = 2**32  # larger seeds are not valid for all generators
+INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 
 
 def train(
     data: Annotated[
         str,
         typer.Option(
-            help="A folder with a subfolder of PNG or JPEG images for each class, a .npz file with "
+            help="Folder with one subfolder of PNG or JPEG images per class, or .npz file with "
             "`images` and `labels`."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="File for the model.")] = Path("model.daedl"),
-    method: Annotated[str, typer.Option(help=f"{', '.join(methods.METHODS)}.")] = "daedl",
+    out: Annotated[Path, typer.Option(help="Model file to write.")] = Path("model.daedl"),
+    method: Annotated[str, typer.Option(help=f"Method: {', '.join(methods.METHODS)}.")] = "daedl",
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A setting of the method, as in leave_one_out=true; may be given several times.",
+            help="Setting of the method, such as leave_one_out=true; may be repeated.",
         ),
     ] = None,
     network: Annotated[
         str,
         typer.Option(
-            help=f"convnet, vgg16, resnet18; auto is convnet up to {SMALL} pixels, else resnet18."
+            help="Network: convnet, vgg16 or resnet18; auto selects convnet for images up to "
+            f"{SMALL} pixels, else resnet18."
         ),
     ] = "auto",
     size: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Height and width that images are resized to; by default "
-            f"{FOLDER_SIZE} for a folder, and as they are for others.",
+            metavar="N",
+            help="Height and width to resize images to; default: "
+            f"{FOLDER_SIZE} for folders, unchanged for .npz files.",
         ),
     ] = None,
     grey: Annotated[
         bool | None,
-        typer.Option("--grey/--colour", help="By default grey if every image is, else colour."),
+        typer.Option("--grey/--colour", help="Default: grey if all images are grey, else colour."),
     ] = None,
     validation: Annotated[
-        float, typer.Option(help="Share of the images that is held out to stop by and to judge.")
+        float,
+        typer.Option(help="Fraction of images held out for early stopping and evaluation."),
     ] = 0.2,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs at most.")] = 50,
-    batch_size: Annotated[int, typer.Option(min=1)] = 64,
-    learning_rate: Annotated[float, typer.Option(help="Of Adam; times 0.95 each epoch.")] = 1e-3,
+    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of epochs.")] = 50,
+    batch_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Images per training step.")
+    ] = 64,
+    learning_rate: Annotated[
+        float, typer.Option(help="Initial learning rate of Adam; multiplied by 0.95 per epoch.")
+    ] = 1e-3,
     patience: Annotated[
-        int, typer.Option(min=1, help="Epochs without a lower validation loss that end training.")
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Stop after this many epochs without a lower validation loss."
+        ),
     ] = 10,
     augment: Annotated[
-        str, typer.Option(help="Some of flip, crop, rotate, with commas between; by default none.")
+        str, typer.Option(help="Augmentations, comma-separated: flip, crop, rotate.")
     ] = "",
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")] = 0,
     threads: Threads = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on after the last epoch that was finished.")
+        bool, typer.Option("--resume", help="Resume after the last completed epoch.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace the model, or start again, if there is one.")
+        bool, typer.Option("--force", help="Overwrite the model and discard a checkpoint.")
     ] = False,
 ) -> None:
-    """Learn to tell classes of images apart, and what images of them look like."""
+    """Train a classifier on images.
+
+    Training is checkpointed after each epoch; after an interruption, run the
+    same command with --resume.
+    """
     keep_freed_memory()
     with report_errors(OSError, ValueError), using_threads(threads):
         chosen = build(method, settings or [])
         name = look_up(NETWORKS, network.lower(), "network")
-        change = augmentation([each.strip() for each in augment.split(",") if each.strip()])
-        _require_share(validation)
-        checkpoint = _checkpoint(out, resume, force)
-        images = _images(data, size, grey)
-        learned, held_out = _parted(images, validation, seed)
-        model = _model(name, chosen, images, seed)
-        typer.echo(_description(learned, held_out, model))
+        transform = augmentation([each.strip() for each in augment.split(",") if each.strip()])
+        _validate_options(validation, seed)
+        checkpoint = _checkpoint_path(out, resume, force)
+        images = _read_images(data, size, grey)
+        training, held_out = _split(images, validation, seed)
+        model = _build_model(name, chosen, images, seed)
+        typer.echo(_description(training, held_out, model))
         if not resume:
             checkpoint.unlink(missing_ok=True)
-        with _told_interruption():
+        with _report_interruption():
             history = fit(
                 model,
-                learned.batches(batch_size, shuffle=True, seed=seed, augment=change),
+                training.batches(batch_size, shuffle=True, seed=seed, augment=transform),
                 held_out,
                 max_epochs=epochs,
                 learning_rate=learning_rate,
                 patience=patience,
-                fit_data=learned,
+                fit_data=training,
                 seed=seed,
                 checkpoint=checkpoint,
                 resume=resume,
@@ -132,49 +147,50 @@ def train(
 
 
 @contextmanager
-def _told_interruption() -> Iterator[None]:
-    """Say how to go on after Ctrl-C. Of the density's warnings nothing is said: the summary has them."""
+def _report_interruption() -> Iterator[None]:
+    """Explains after Ctrl-C how to resume; suppresses the density's warnings, which the summary repeats."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DensityWarning)
             yield
     except KeyboardInterrupt:
-        typer.echo("Stopped. The same command with --resume goes on where it was.", err=True)
+        typer.echo("Interrupted. Run the same command with --resume to continue.", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _require_share(validation: float) -> None:
+def _validate_options(validation: float, seed: int) -> None:
     if not 0 < validation < 1:
         raise ValueError(
-            f"--validation is {validation:g}; expected a share of the images between 0 and 1, such as 0.2"
+            f"--validation is {validation:g}; expected a fraction between 0 and 1, such as 0.2"
         )
+    if seed >= MAX_SEED:
+        raise ValueError(f"--seed is {seed}; expected a number below {MAX_SEED}, such as 0")
 
 
-def _checkpoint(out: Path, resume: bool, force: bool) -> Path:
-    """Where to keep what is learned until the model is written; raise if that can't or shouldn't be."""
+def _checkpoint_path(out: Path, resume: bool, force: bool) -> Path:
+    """Returns the path of the checkpoint; raises if `out` or the checkpoint must not be overwritten."""
     require_output_file(out)
     if out.exists() and not force:
         raise FileExistsError(
-            f"{out} exists already; expected a new file: choose another with --out, or pass --force "
-            "to replace it"
+            f"{out} already exists; expected a new file: choose another with --out, or pass --force to "
+            "overwrite it"
         )
     checkpoint = out.with_name(f"{out.name}.ckpt")
     if checkpoint.exists() and not (resume or force):
         raise FileExistsError(
-            f"{checkpoint} is left of a training that was interrupted; expected --resume to go on with "
-            "it, or --force to start again"
+            f"{checkpoint} exists from an interrupted training; expected no checkpoint: pass --resume to "
+            "continue, or --force to start again"
         )
     return checkpoint
 
 
-def _images(data: str, size: int | None, grey: bool | None) -> ImageSet:
+def _read_images(data: str, size: int | None, grey: bool | None) -> ImageSet:
     channels = None if grey is None else 1 if grey else 3
     with report_warnings():
-        images = read(expanded(data), channels=channels, size=size)
+        images = read(expand_user(data), channels=channels, size=size)
     if images.num_classes < 2:
         raise ValueError(
-            f"{data} has one class only; expected at least two to tell apart: give each class a "
-            "subfolder, or a label, of its own"
+            f"{data} has one class; expected at least two: add a subfolder, or a label, per class"
         )
     present = torch.unique(images.labels)
     if images.class_names is None and len(present) != images.num_classes:
@@ -188,36 +204,36 @@ def _images(data: str, size: int | None, grey: bool | None) -> ImageSet:
     return images
 
 
-def _parted(images: ImageSet, validation: float, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Images to learn from, of every class, and those held out."""
-    held_out, learned = images.parted(max(1, round(validation * len(images))), seed)
-    counts = torch.bincount(learned.labels, minlength=images.num_classes)
+def _split(images: ImageSet, validation: float, seed: int) -> tuple[ImageSet, ImageSet]:
+    """Returns training images, of every class, and held-out images."""
+    held_out, training = images.random_split(max(1, round(validation * len(images))), seed)
+    counts = torch.bincount(training.labels, minlength=images.num_classes)
     if missing := [name for name, count in zip(_names(images), counts, strict=True) if count == 0]:
         raise ValueError(
-            f"no image of {_shortened(missing)} is left to learn from, after {len(held_out)} of "
-            f"{len(images)} were held out; expected some of every class: add images, or hold out fewer "
-            "with --validation"
+            f"no training images of {_shorten(missing)} remain after holding out {len(held_out)} of "
+            f"{len(images)} images; expected some of every class: add images, or hold out fewer with "
+            "--validation"
         )
-    return learned, held_out
+    return training, held_out
 
 
 def _digest(images: ImageSet) -> str:
-    """What tells these images and labels from others."""
+    """Returns a digest of images and labels."""
     digest = hashlib.sha256(images.images.numpy().tobytes())
     digest.update(images.labels.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
 def _names(images: ImageSet) -> Sequence[str]:
-    """The names of the classes: their numbers if they have none."""
+    """Returns the names of the classes, or their numbers."""
     return images.class_names or [str(number) for number in range(images.num_classes)]
 
 
-def _shortened(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     return textwrap.shorten(", ".join(names), 100, placeholder=" ...")
 
 
-def _model(name: str, method: Method, images: ImageSet, seed: int) -> Classifier:
+def _build_model(name: str, method: Method, images: ImageSet, seed: int) -> Classifier:
     channels, size, _ = images.shape
     name = name or ("ConvNet" if size <= SMALL else "ResNet18")
     with torch.random.fork_rng(devices=[]):
@@ -228,31 +244,31 @@ def _model(name: str, method: Method, images: ImageSet, seed: int) -> Classifier
         return Classifier(network, method, _names(images))
 
 
-def _description(learned: ImageSet, held_out: ImageSet, model: Classifier) -> str:
-    channels, size, _ = learned.shape
-    names = _shortened(model.class_names or [])
+def _description(training: ImageSet, held_out: ImageSet, model: Classifier) -> str:
+    channels, size, _ = training.shape
+    names = _shorten(model.class_names or [])
     return (
-        f"{len(learned)} images to learn from, {len(held_out)} held out, {size}x{size} pixels, "
-        f"{'grey' if channels == 1 else 'colour'}; {learned.num_classes} classes: {names}\n"
+        f"{len(training)} training images, {len(held_out)} held out, {size}x{size} pixels, "
+        f"{'grey' if channels == 1 else 'colour'}; {training.num_classes} classes: {names}\n"
         f"{model.method.name}, {type(model.network.plain).__name__}"
     )
 
 
 def _summary(history: History, out: Path) -> str:
-    """How training went, and what to do next."""
+    """Describes the result of training and the next commands."""
     best = history.epochs[history.best_epoch]
     lines = [
-        f"accuracy on held-out images {best.val_accuracy:.2%}, after epoch {history.best_epoch + 1} of "
+        f"accuracy on held-out images {best.val_accuracy:.2%}, best epoch {history.best_epoch + 1} of "
         f"{len(history.epochs)}"
     ]
     if history.density_effect is not None:
         lines.append(str(history.density_effect))
         if history.density_effect.advice():
-            lines.append("  settings are given as in --set leave_one_out=true")
-    typed = shlex.quote(str(out))
+            lines.append("  pass settings such as --set leave_one_out=true")
+    quoted = shlex.quote(str(out))
     lines += [
-        f"The model is in {out}. Next:",
-        f"  daedl evaluate {typed} --id TEST_IMAGES --ood OTHER_IMAGES",
-        f"  daedl predict {typed} IMAGE.png",
+        f"Saved the model to {out}. Next:",
+        f"  daedl evaluate {quoted} --id TEST_IMAGES --ood OTHER_IMAGES",
+        f"  daedl predict {quoted} IMAGE.png",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Arrays in files: .npz of one's own, and the checks that every reader of arrays shares."""
+"""Reads .npz and .npy files, and validates arrays of images and labels."""
 
 import math
 import zipfile
@@ -16,30 +16,31 @@ from daedl.data.images import ImageSet
 
 Array = NDArray[Any]
 Pair = tuple[Tensor, Tensor]
-# Bytes, chosen: four times the largest IDX file in use (EMNIST). What claims or unpacks to more may be
-# meant to fill the memory.
+# Largest uncompressed size in bytes, against decompression bombs (chosen: four times EMNIST's largest file).
 LARGEST = 1 << 31
 
 
 def read_npz(path: str | Path, split: str = "test", *, labelled: bool = True) -> ImageSet:
-    """Arrays `images` and `labels` (N,) of a .npz file, with `class_names` (C,) if it holds them.
+    """Reads the arrays `images` and `labels` (N,) of a .npz file, and `class_names` (C,) if present.
 
     Images are uint8: (N, H, W) grey, (N, H, W, C) or (N, C, H, W) with 1 or 3 channels. Other arrays are
-    not looked at. Pickled objects are refused, and so are arrays of more than 2 GiB. `labelled=False`
-    takes the images alone, all with label 0.
+    ignored. Pickled objects and arrays of more than 2 GiB are rejected. With `labelled=False` only the
+    images are read, all with label 0.
     """
     path = Path(path)
     expected = "a .npz archive with arrays `images` and `labels`"
     with _readable(path, expected), zipfile.ZipFile(path) as archive:
-        held = archive.namelist()
-        wanted = ("images", "labels", "class_names") if labelled else ("images",)
-        arrays = {key: _member(archive, f"{key}.npy") for key in wanted if f"{key}.npy" in held}
+        members = archive.namelist()
+        keys = ("images", "labels", "class_names") if labelled else ("images",)
+        arrays = {
+            key: _read_member(archive, f"{key}.npy") for key in keys if f"{key}.npy" in members
+        }
     if not labelled and "images" in arrays:
         arrays["labels"] = np.zeros(arrays["images"].shape[:1], np.int64)
     if not {"images", "labels"} <= set(arrays):
-        found = ", ".join(sorted(name.removesuffix(".npy") for name in held))
+        names = ", ".join(sorted(name.removesuffix(".npy") for name in members))
         raise ValueError(
-            f"{path} holds {found or 'no named array'}; expected `images` and "
+            f"{path} contains {names or 'no named array'}; expected `images` and "
             "`labels`: write it with np.savez(path, images=images, labels=labels)"
         )
     images, labels = tensors(channels_last(arrays["images"], path), arrays["labels"], path, path)
@@ -51,13 +52,13 @@ def read_npz(path: str | Path, split: str = "test", *, labelled: bool = True) ->
 
 
 def read_npy(path: Path) -> Array:
-    """The array in a .npy file, mapped and not yet read; pickled objects are refused."""
+    """Memory-maps the array in a .npy file; pickled objects are rejected."""
     with _readable(path, "a .npy array of numbers"):
         return np.lib.format.open_memmap(path, mode="r")
 
 
 def channels_last(images: Array, path: Path) -> Array:
-    """Images (N, H, W), (N, H, W, C) or (N, C, H, W) as (N, H, W, C), if there is no doubt."""
+    """Converts images (N, H, W), (N, H, W, C) or (N, C, H, W) to (N, H, W, C), unless ambiguous."""
     shape = images.shape
     if images.ndim == 3:
         return images[..., None]
@@ -65,14 +66,14 @@ def channels_last(images: Array, path: Path) -> Array:
     if first == last:
         raise ValueError(
             f"images in {path} have shape {shape}; expected (N, H, W), (N, H, W, C) or (N, C, H, W) "
-            "with 1 or 3 channels and no doubt which axis they are: add the channel axis, or crop; of "
-            "images with transparency take images[..., :3]"
+            "with 1 or 3 channels and an unambiguous channel axis: add the channel axis or crop the images; "
+            "remove an alpha channel with images[..., :3]"
         )
     return images if last else images.transpose(0, 2, 3, 1)
 
 
 def tensors(images: Array, labels: Array, images_path: Path, labels_path: Path) -> Pair:
-    """uint8 (N, C, H, W) and int64 (N,) from images (N, H, W, C) and integer labels (N,) or (N, 1)."""
+    """Converts images (N, H, W, C) to uint8 (N, C, H, W) and integer labels (N,) or (N, 1) to int64 (N,)."""
     if images.dtype != np.uint8:
         raise ValueError(
             f"images in {images_path} are {images.dtype}; expected uint8 with values from 0 to 255: "
@@ -80,63 +81,65 @@ def tensors(images: Array, labels: Array, images_path: Path, labels_path: Path) 
         )
     if images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in images.shape:
         raise ValueError(
-            f"images in {images_path} have shape {images.shape}; expected (N, H, W, C), at least one, "
-            "with 1 or 3 channels: is this the file that it is named after?"
+            f"images in {images_path} have shape {images.shape}; expected (N, H, W, C) with N > 0 and 1 or "
+            "3 channels: check that this is the right file"
         )
     if labels.dtype.kind not in "iu" or labels.shape not in ((labels.size,), (labels.size, 1)):
         raise ValueError(
             f"labels in {labels_path} are {labels.dtype} of shape {labels.shape}; expected integers "
-            "(N,): use labels.argmax(-1) if they are one-hot, labels.astype(int) if they are whole, or "
-            "np.unique(labels, return_inverse=True) if they are names"
+            "(N,): use labels.argmax(-1) for one-hot labels, labels.astype(int) for integral floats, or "
+            "np.unique(labels, return_inverse=True) for names"
         )
     require_equal_counts(len(images), len(labels), images_path, labels_path)
-    # Copies: what a file was mapped or read to may not be written to, what a tensor holds may.
+    # Copied, because memory-mapped arrays are read-only and tensors must be writable.
     first = np.ascontiguousarray(images.transpose(0, 3, 1, 2)).copy()
     second = labels.reshape(-1).astype(np.int64)
     return torch.from_numpy(first), torch.from_numpy(second)
 
 
 def require_equal_counts(images: int, labels: int, images_path: Path, labels_path: Path) -> None:
-    """Raise unless there are as many labels as images."""
+    """Raises unless the numbers of images and labels are equal."""
     if images != labels:
         raise ValueError(
-            f"{images_path} holds {images} images but {labels_path} {labels} labels; expected one label "
-            "for each image: take both files from the same set and split"
+            f"{images_path} contains {images} images but {labels_path} {labels} labels; expected one label "
+            "per image: use files of the same dataset and split"
         )
 
 
 def require_size(what: str, size: int) -> None:
-    """Raise if `what` would take more than `LARGEST` bytes once it is unpacked."""
+    """Raises if the uncompressed size of `what` exceeds `LARGEST` bytes."""
     if size > LARGEST:
         raise ValueError(f"{what} unpacks to {size:,} bytes, more than {LARGEST:,}")
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> Array:
-    """The array in a member of an archive; NumPy would set aside whatever memory a header asks for."""
-    size = archive.getinfo(name).file_size  # no more than that is unpacked
+def _read_member(archive: zipfile.ZipFile, name: str) -> Array:
+    """Reads an array from an archive, after validating the size in its header, which NumPy would allocate."""
+    size = archive.getinfo(name).file_size  # zipfile does not decompress more than this
     require_size(name, size)
     with archive.open(name) as file:
-        shape, kind = _header(file)
-    if kind.hasobject:
+        shape, dtype = _read_header(file)
+    if dtype.hasobject:
         raise ValueError(
-            f"{name} holds objects, which aren't unpacked; images of mixed sizes end so, resize them to one "
-            "size before np.savez, and so do names from pandas, convert them with .astype(str)"
+            f"{name} contains Python objects; resize images to a common size before np.savez, and convert "
+            "names from pandas with .astype(str)"
         )
-    if math.prod(shape) * max(kind.itemsize, 1) > size:
-        raise ValueError(f"{name} announces {kind} of shape {shape} but holds {size:,} bytes")
+    if math.prod(shape) * max(dtype.itemsize, 1) > size:
+        raise ValueError(
+            f"the header of {name} declares {dtype} of shape {shape}, but the array has {size:,} bytes"
+        )
     with archive.open(name) as file:
-        found: Array = np.lib.format.read_array(file, allow_pickle=False)
-    return found
+        array: Array = np.lib.format.read_array(file, allow_pickle=False)
+    return array
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type that the header of a .npy file announces."""
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Returns the shape and dtype in the header of a .npy file."""
     version = np.lib.format.read_magic(file)
-    # Version 3 is version 2 with other letters in names of fields.
+    # Version 3 differs from version 2 only in the encoding of field names.
     first = version == (1, 0)
     read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-    shape, _, kind = read(file)
-    return shape, kind
+    shape, _, dtype = read(file)
+    return shape, dtype
 
 
 def _class_names(names: Array | None, path: Path) -> tuple[str, ...] | None:
@@ -144,8 +147,8 @@ def _class_names(names: Array | None, path: Path) -> tuple[str, ...] | None:
         return None
     if names.dtype.kind != "U" or names.ndim != 1:
         raise ValueError(
-            f"class_names in {path} are {names.dtype} of shape {names.shape}; expected text (C,), a name "
-            'for each class: write them as a list such as ["cat", "dog"]'
+            f"class_names in {path} are {names.dtype} of shape {names.shape}; expected strings (C,), one per "
+            'class: write them as a list such as ["cat", "dog"]'
         )
     return tuple(names.tolist())
 
@@ -153,14 +156,14 @@ def _class_names(names: Array | None, path: Path) -> tuple[str, ...] | None:
 @contextmanager
 def _readable(path: Path, expected: str) -> Iterator[None]:
     if not path.is_file():
-        raise FileNotFoundError(f"no file at {path}; expected {expected}: look at the path")
+        raise FileNotFoundError(f"no file at {path}; expected {expected}: check the path")
     try:
-        # An absurd shape overflows where NumPy multiplies; what comes of it is an error in any case.
+        # NumPy multiplies the sizes of a damaged shape, which may overflow before it raises.
         with np.errstate(over="ignore"):
             yield
-    # A damaged file can fail anywhere in the readers of NumPy, zipfile and zlib, which run nothing of it.
+    # Damaged files raise many types of errors in NumPy, zipfile and zlib.
     except Exception as error:
         raise ValueError(
-            f"{path} is damaged, or not what its name says ({error}); expected {expected}: copy or "
+            f"{path} is damaged or has the wrong format ({error}); expected {expected}: copy or "
             "download it again"
         ) from error

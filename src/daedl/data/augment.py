@@ -1,7 +1,7 @@
-"""Augmentation of whole batches: every image has its own random change, made by tensor operations.
+"""Random augmentation of batches, with independent parameters per image.
 
-Each takes float images (B, C, H, W) and a generator, and gives new images of the same shape; what comes
-in from outside of an image is 0, that is black.
+An augmentation maps float images (B, C, H, W) and a generator to new images of the same shape. Pixels from
+outside of an image are 0 (black).
 """
 
 import math
@@ -19,7 +19,7 @@ from daedl.names import look_up
 
 @dataclass(frozen=True)
 class Flip:
-    """Mirror left and right with `probability`."""
+    """Flips images horizontally with `probability`."""
 
     probability: float = 0.5
 
@@ -30,7 +30,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class Crop:
-    """Move by up to `padding` pixels in each direction: a crop of the padded image, as is usual for CIFAR."""
+    """Pads by `padding` pixels on each side and crops to the original size, as is usual for CIFAR."""
 
     padding: int = 4
 
@@ -39,14 +39,14 @@ class Crop:
         places = 2 * self.padding + 1
         down, right = torch.randint(places, (2, number), generator=generator)
         padded = F.pad(images, (self.padding,) * 4)
-        # A view of every crop there is, (B, C, places, places, H, W), of which one each is copied.
+        # A view of all crops (B, C, places, places, H, W); indexing copies one per image.
         crops = padded.unfold(2, height, 1).unfold(3, width, 1)
         return crops[torch.arange(number), :, down, right]
 
 
 @dataclass(frozen=True)
 class Rotate:
-    """Turn about the centre by an angle drawn from [-degrees, degrees], bilinearly."""
+    """Rotates about the centre by an angle drawn from [-degrees, degrees], with bilinear interpolation."""
 
     degrees: float = 15.0
 
@@ -57,7 +57,7 @@ class Rotate:
 
 @dataclass(frozen=True)
 class Chain:
-    """One augmentation after the other."""
+    """Applies augmentations in sequence."""
 
     steps: tuple[Augmentation, ...]
 
@@ -68,13 +68,13 @@ class Chain:
 
 
 def rotate(images: Tensor, angles: Tensor) -> Tensor:
-    """Turn each of `images` (B, C, H, W) anticlockwise by its angle (B,) in radians.
+    """Rotates `images` (B, C, H, W) anticlockwise by `angles` (B,) in radians.
 
     An output pixel at (x, y) from the centre, y pointing down, is read from
 
         (x cos a - y sin a, x sin a + y cos a).
 
-    affine_grid counts in half widths and half heights, hence the quotients of the two.
+    The units of affine_grid are half the width and half the height, hence the ratios of the two.
     """
     height, width = images.shape[2:]
     cos, sin, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
@@ -91,6 +91,6 @@ AUGMENTATIONS: Mapping[str, Callable[[], Augmentation]] = MappingProxyType(
 
 
 def augmentation(names: Sequence[str]) -> Augmentation | None:
-    """The augmentations of these names one after the other, with their usual strength; None for none."""
+    """Returns the augmentations of these names in sequence, with default strength; None without names."""
     steps = tuple(look_up(AUGMENTATIONS, name, "augmentation")() for name in names)
     return Chain(steps) if steps else None

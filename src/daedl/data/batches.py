@@ -16,7 +16,7 @@ ORDER, AUGMENTATION = 0, 1  # independent streams of random numbers
 
 
 class EpochOrder:
-    """The order of `number` images in an epoch: a function of the seed and the epoch alone."""
+    """The order of `number` images in an epoch, which depends on the seed and the epoch only."""
 
     def __init__(self, number: int, shuffle: bool, seed: int) -> None:
         self.number = number
@@ -41,20 +41,20 @@ class EpochOrder:
 
 
 class Batches:
-    """Iterates over images and labels (B,), once per pass.
+    """Iterates over batches of images and labels (B,).
 
-    Images are uint8 (B, C, H, W), or floats in [0, 1] where they are augmented; `Preprocess` converts
-    either. Two passes over the same epoch are equal. `sampler.set_epoch` selects the epoch, as with
-    PyTorch's DistributedSampler. Densities are fitted to `plain()` batches.
+    Images are uint8 (B, C, H, W), or floats in [0, 1] after augmentation; `Preprocess` accepts both. Two
+    passes over the same epoch are equal. `sampler.set_epoch` selects the epoch, as with PyTorch's
+    DistributedSampler. Densities are fitted to `plain()` batches.
 
     Arguments:
         images: (N, C, H, W), uint8.
         labels: (N,), int64.
         batch_size: images per batch.
-        shuffle: whether every epoch has an order of its own.
-        seed: of order and augmentation.
-        augment: random change of each batch.
-        drop_last: leave out the last batch if it is smaller than the others.
+        shuffle: whether to shuffle anew in every epoch.
+        seed: seed of order and augmentation.
+        augment: random augmentation of each batch.
+        drop_last: whether to drop the last batch if it is smaller than the others.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Batches:
         require_whole("batch_size", batch_size, 1, "64")
         if drop_last and batch_size > len(images):
             raise ValueError(
-                f"batch_size is {batch_size} for {len(images)} images; expected at most as many as there "
-                "are images with drop_last"
+                f"batch_size is {batch_size} for {len(images)} images; expected at most {len(images)} with "
+                "drop_last"
             )
         self.images = images
         self.labels = labels
@@ -96,5 +96,5 @@ class Batches:
             yield images, self.labels.index_select(0, chosen)
 
     def plain(self) -> "Batches":
-        """Returns the same images, each once, in order and not augmented."""
+        """Returns batches of the same images, in order and without augmentation."""
         return Batches(self.images, self.labels, self.batch_size)

@@ -1,4 +1,4 @@
-"""A data set in memory: uint8 images, their labels, and what they are called."""
+"""An image dataset in memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,24 +7,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from daedl.checks import require_targets
 from daedl.data.batches import Augmentation, Batches
 
-CHUNK = 4096  # images converted at a time, chosen: bounds the memory that floats take
-# ITU-R 601, as Pillow's conversion to grey.
+CHUNK = 4096  # images converted at a time, to bound the memory for floats (chosen)
+# ITU-R 601, as in Pillow's conversion to grey.
 LUMA = (0.299, 0.587, 0.114)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images and labels, held in memory.
+    """Images and labels in memory.
 
     Attributes:
         images: (N, C, H, W), uint8.
-        labels: (N,), int64, from 0 up.
-        name: of the data set, as errors and reports call it.
-        split: "train", "test" or what the user calls it.
-        class_names: one for each class, or None if they have none.
-        made: whether `daedl data corrupt` made the images, in place of published ones.
+        labels: (N,), int64, non-negative.
+        name: name of the dataset in errors and reports.
+        split: "train", "test" or another name.
+        class_names: one name per class, or None.
+        made: whether the images are generated corruptions instead of published files.
     """
 
     images: Tensor
@@ -53,7 +54,7 @@ class ImageSet:
         return len(self.class_names) if self.class_names else int(self.labels.max()) + 1
 
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
-        """The images at `indices` (M,), in that order."""
+        """Returns the images at `indices` (M,), in that order."""
         chosen = torch.as_tensor(indices)
         if chosen.ndim != 1 or chosen.is_floating_point() or chosen.dtype == torch.bool:
             raise TypeError(
@@ -64,32 +65,31 @@ class ImageSet:
             span = f"{int(chosen.min())} to {int(chosen.max())}" if len(chosen) else "none"
             raise ValueError(
                 f"indices into {self.name} are {span}; expected at least one, from 0 to "
-                f"{len(self) - 1}: choose among the {len(self)} images there are"
+                f"{len(self) - 1}: select from the {len(self)} images"
             )
         chosen = chosen.long()
         return replace(self, images=self.images[chosen], labels=self.labels[chosen])
 
-    def parted(self, number: int, seed: int) -> tuple["ImageSet", "ImageSet"]:
-        """`number` images chosen at random with `seed`, and the others: validation is split off so."""
+    def random_split(self, number: int, seed: int) -> tuple["ImageSet", "ImageSet"]:
+        """Returns `number` images selected at random with `seed`, and the remaining images."""
         if not 0 < number < len(self):
             raise ValueError(
-                f"{number} of {len(self)} images of {self.name} were asked for; expected from 1 to "
-                f"{len(self) - 1}, so that both parts hold some"
+                f"cannot split {number} images off the {len(self)} of {self.name}; expected 1 to "
+                f"{len(self) - 1}, so that neither part is empty"
             )
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         return self.subset(order[:number]), self.subset(order[number:])
 
     def converted(self, channels: int, size: int | tuple[int, int]) -> "ImageSet":
-        """Converts images to 1 or 3 channels and `size`, one number for square images.
+        """Returns the images with 1 or 3 channels and of `size`, one number for square images.
 
-        Grey becomes colour by repetition, colour grey by its luma. Sizes change bilinearly, with
-        smoothing where they shrink.
+        Grey is repeated over three channels; colour is converted to luma. Resizing is bilinear, with
+        antialiasing.
         """
         height, width = (size, size) if isinstance(size, int) else size
         if channels not in (1, 3) or min(height, width) < 1:
             raise ValueError(
-                f"{channels} channels of {size} pixels were asked for; expected 1 or 3 channels and a "
-                "size of at least 1"
+                f"channels is {channels} and size {size}; expected 1 or 3 channels and a size of at least 1"
             )
         if self.shape == (channels, height, width):
             return self
@@ -99,11 +99,11 @@ class ImageSet:
         return replace(self, images=torch.cat(chunks))
 
     def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each channel (C,) over all pixels, as shares of 255."""
+        """Returns the mean and standard deviation per channel (C,) of all pixels, divided by 255."""
         values = torch.arange(256, dtype=torch.float64) / 255
         means, stds = [], []
         for channel in range(self.shape[0]):
-            # Counting the 256 values is exact, and no image becomes floats.
+            # Computed from a histogram, which is exact and needs no float copy of the images.
             counts = torch.bincount(self.images[:, channel].reshape(-1), minlength=256).double()
             mean = (counts * values).sum() / counts.sum()
             means.append(float(mean))
@@ -152,9 +152,9 @@ def _require_images(images: Tensor, name: str) -> None:
         )
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
         raise ValueError(
-            f"images of {name} have shape {tuple(images.shape)}; expected (N, C, H, W), at least one, "
-            "with 1 or 3 channels: use images.permute(0, 3, 1, 2) if the channels come last, or "
-            "images.unsqueeze(1) for grey ones without a channel axis"
+            f"images of {name} have shape {tuple(images.shape)}; expected (N, C, H, W) with N > 0 and 1 or "
+            "3 channels: use images.permute(0, 3, 1, 2) if the channels are last, or images.unsqueeze(1) "
+            "for grey images without a channel axis"
         )
 
 
@@ -167,15 +167,6 @@ def _require_labels(
             f"labels of {name} are {arrived}; expected a torch.int64 tensor of class indices: convert "
             "with labels.long()"
         )
-    if tuple(labels.shape) != (number,):
-        raise ValueError(
-            f"{name} has {number} images and labels of shape {tuple(labels.shape)}; expected "
-            f"({number},), one label for each image: look for files of different sets or splits"
-        )
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or (class_names and high >= len(class_names)):
-        expected = f"0 to {len(class_names) - 1}" if class_names else "0 and up"
-        raise ValueError(
-            f"labels of {name} range from {low} to {high}; expected {expected}: look for the labels of "
-            "another set"
-        )
+    highest = int(labels.max()) if labels.numel() else 0
+    num_classes = len(class_names) if class_names else max(highest + 1, 1)
+    require_targets(labels, num_classes, number, f" of {name}")

@@ -1,4 +1,4 @@
-"""Batches from whatever users have: arrays, pictures, paths, datasets, loaders."""
+"""Converts arrays, pictures, paths, datasets and loaders to batches."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
@@ -24,10 +24,10 @@ from daedl.data.batches import Batch, Batches
 from daedl.data.images import ImageSet
 from daedl.data.preprocess import Preprocess
 
-# Labelled data: batches of (inputs, targets) or (inputs, targets, weights), a Dataset of them, arrays of a
-# whole set, an ImageSet, or the path of a folder with one subfolder per class.
+# Labelled data: batches of (inputs, targets) or (inputs, targets, weights), a Dataset of such samples, arrays
+# with a whole dataset, an ImageSet, or the path of a folder with one subfolder per class.
 Data = Any
-BATCH_SIZE = 256  # of arrays and datasets that come without one (chosen)
+BATCH_SIZE = 256  # for data without batches (chosen)
 EXPECTED = (
     "a DataLoader, a list of (inputs, labels) batches, a Dataset, two arrays (inputs, labels), an ImageSet, "
     "or the path of a folder with one subfolder of images per class"
@@ -43,14 +43,14 @@ def as_batches(
 ) -> Iterable[Batch]:
     """Converts labelled data to batches of (inputs, targets).
 
-    With `shuffle`, for training, a loader keeps its own order. Without, every sample comes exactly once and
-    in order: a DataLoader that shuffles or drops its last batch is rebuilt.
+    With `shuffle`, for training, a loader keeps its own order. Without, every sample is returned exactly once
+    and in order: a DataLoader that shuffles or drops its last batch is rebuilt.
 
     Arguments:
         data: see `Data`.
         batch_size: for data without batches.
-        shuffle: whether the order changes with each pass.
-        read: reads the images at a path.
+        shuffle: whether to shuffle data without batches anew in each pass.
+        read: reads the images at a path; without it paths are rejected.
     """
     require_whole("batch_size", batch_size, 1, "64")
     if isinstance(data, str | Path) and read is not None:
@@ -62,7 +62,7 @@ def as_batches(
     if isinstance(data, Dataset):
         if isinstance(data, Sized) and len(data) == 0:
             raise ValueError("the dataset is empty; expected at least one sample")
-        # An IterableDataset has an order of its own.
+        # An IterableDataset determines its own order.
         return DataLoader(data, batch_size, shuffle and not isinstance(data, IterableDataset))
     if isinstance(data, str | Path | bytes) or not isinstance(data, Iterable):
         raise TypeError(f"the data are a {type(data).__name__}; expected {EXPECTED}")
@@ -72,40 +72,40 @@ def as_batches(
 def as_inputs(
     data: Any, preprocess: Preprocess | None, input_shape: Sequence[int], batch_size: int
 ) -> Iterator[Tensor]:
-    """Converts inputs without labels to batches (B, *input_shape), before preprocessing.
+    """Converts unlabelled inputs to batches (B, *input_shape), before preprocessing.
 
-    Takes one input or many: a tensor or array; PIL images; paths of pictures, or of a folder, whose
-    pictures come sorted by path; an ImageSet; a Dataset, DataLoader or iterable of batches, whose labels
+    Accepts one or more inputs: a tensor or array; PIL images; paths of pictures, or of a folder, whose
+    pictures are sorted by path; an ImageSet; a Dataset, DataLoader or iterable of batches, whose labels
     are ignored.
     """
     require_whole("batch_size", batch_size, 1, "256")
     if isinstance(data, Tensor | np.ndarray | ImageSet):
         inputs = as_input(data.images if isinstance(data, ImageSet) else data, input_shape)
         yield from torch.split(inputs, batch_size)
-    elif (pictures := _pictures(data)) is not None:
+    elif (pictures := _expand_folders(data)) is not None:
         if preprocess is None:
             raise ValueError(
                 "the classifier has no preprocessing (preprocess=None), so it can't read pictures; expected "
-                "prepared inputs: pass tensors, or set model.preprocess to how its training images were "
-                "prepared"
+                "tensors: convert the pictures yourself, or set model.preprocess to the preprocessing used "
+                "for training"
             )
         for start in range(0, len(pictures), batch_size):
             part = pictures[start : start + batch_size]
-            yield torch.stack([_pixels(each, preprocess) for each in part])
+            yield torch.stack([read_picture(each, preprocess) for each in part])
     else:
         for batch in as_batches(data, batch_size):
             yield as_input(batch[0] if isinstance(batch, tuple | list) else batch, input_shape)
 
 
 def as_input(array: Any, input_shape: Sequence[int], where: str = "") -> Tensor:
-    """Converts an array or tensor of one input or many to (B, *input_shape).
+    """Converts an array or tensor with one or more inputs to (B, *input_shape).
 
-    Images may have their channels last; grey ones need no channel axis.
+    Images may have channels last; grey images need no channel axis.
     """
     tensor, shape = torch.as_tensor(array), tuple(input_shape)
-    for same in (tensor, tensor.unsqueeze(0)):
-        if tuple(same.shape[1:]) == shape:
-            return same
+    for batch in (tensor, tensor.unsqueeze(0)):
+        if tuple(batch.shape[1:]) == shape:
+            return batch
     if len(shape) == 3:
         channels, height, width = shape
         if tuple(tensor.shape[-3:]) == (height, width, channels) and tensor.ndim in (3, 4):
@@ -119,17 +119,31 @@ def as_input(array: Any, input_shape: Sequence[int], where: str = "") -> Tensor:
     )
 
 
+def read_picture(picture: Any, preprocess: Preprocess) -> Tensor:
+    """Returns the pixels (C, H, W), uint8, of a PIL image or of a file with the size of `preprocess`."""
+    from daedl.data.folder import read_images  # noqa: PLC0415 (Pillow is imported when needed)
+
+    if not isinstance(picture, str | Path):
+        return preprocess.picture(picture)
+    return read_images(
+        [picture],
+        channels=preprocess.channels,
+        size=preprocess.size,
+        resize=preprocess.resize,
+    )[0]
+
+
 def in_order(data: Iterable[Batch], rank: int = 0, world_size: int = 1) -> Iterable[Batch]:
-    """Returns the same samples, each exactly once and in order; of several processes, this one's share.
+    """Returns every sample exactly once and in order; with several processes, the share of this one.
 
     A DataLoader is rebuilt without shuffling and dropping, and shares are not padded to equal length.
-    Samples selected by a user's own sampler are taken as they come.
+    A user-defined sampler keeps its selection and order.
     """
     if isinstance(data, Batches) and world_size == 1:
         return data.plain()
-    if isinstance(data, DataLoader) and _takes_all(data):
+    if isinstance(data, DataLoader) and _covers_dataset(data):
         dataset = cast(Sized, data.dataset)
-        return _rebuilt(data, range(rank, len(dataset), world_size))
+        return _rebuild(data, range(rank, len(dataset), world_size))
     if world_size > 1:
         raise _cannot_share(data)
     return data
@@ -138,24 +152,24 @@ def in_order(data: Iterable[Batch], rank: int = 0, world_size: int = 1) -> Itera
 def shuffled_share(
     batches: Iterable[Batch], rank: int, world_size: int, seed: int
 ) -> Iterable[Batch]:
-    """Returns this process's share of the training samples: all of them in a single process.
+    """Returns this process's share of the training samples; a single process gets all of them.
 
-    Shares are padded to equal length, so that no process waits for another's last batch.
+    Shares are padded to equal length, because all processes must run the same number of steps.
     """
     if world_size == 1:
         return batches
-    if not (isinstance(batches, DataLoader) and _takes_all(batches)):
+    if not (isinstance(batches, DataLoader) and _covers_dataset(batches)):
         raise _cannot_share(batches)
     chosen = cast(BatchSampler, batches.batch_sampler)
     shuffle = isinstance(chosen.sampler, RandomSampler)
     sampler: DistributedSampler[Batch] = DistributedSampler(
         batches.dataset, world_size, rank, shuffle, seed, drop_last=chosen.drop_last
     )
-    return _rebuilt(batches, sampler, drop_last=chosen.drop_last)
+    return _rebuild(batches, sampler, drop_last=chosen.drop_last)
 
 
 def require_repeatable(batches: Iterable[Batch]) -> None:
-    """Raises for an iterator, which training could pass over only once."""
+    """Raises for an iterator, because training needs several passes."""
     if isinstance(batches, Iterator):
         raise TypeError(
             f"the training data are a {type(batches).__name__}, which can be iterated only once; expected "
@@ -164,7 +178,7 @@ def require_repeatable(batches: Iterable[Batch]) -> None:
 
 
 def start_epoch(batches: Iterable[Batch], epoch: int) -> None:
-    """Passes the epoch to samplers that shuffle by it."""
+    """Passes the epoch to samplers with `set_epoch`."""
     for sampler in _samplers(batches):
         set_epoch = getattr(sampler, "set_epoch", None)
         if set_epoch is not None:
@@ -172,7 +186,7 @@ def start_epoch(batches: Iterable[Batch], epoch: int) -> None:
 
 
 def count(batches: Iterable[Batch]) -> int | None:
-    """Returns the number of batches; None where it is unknown."""
+    """Returns the number of batches, or None if it is unknown."""
     try:
         return len(cast(Sized, batches))
     except TypeError:
@@ -180,14 +194,14 @@ def count(batches: Iterable[Batch]) -> int | None:
 
 
 def generators(batches: Iterable[Batch]) -> list[torch.Generator]:
-    """Returns the random generators that a DataLoader draws its order from, if it has its own."""
-    found = [getattr(each, "generator", None) for each in (batches, *_samplers(batches))]
-    unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
+    """Returns the random generators of a DataLoader and its samplers, each once."""
+    candidates = [getattr(each, "generator", None) for each in (batches, *_samplers(batches))]
+    unique = {id(each): each for each in candidates if isinstance(each, torch.Generator)}
     return list(unique.values())
 
 
 def _is_whole_set(data: Any) -> bool:
-    """Whether `data` are inputs, labels and perhaps weights of a whole set, and not batches."""
+    """Returns whether `data` are arrays (inputs, labels[, weights]) of a whole dataset, not batches."""
     arrays = isinstance(data, tuple | list) and len(data) in (2, 3)
     return arrays and all(isinstance(part, Tensor | np.ndarray) for part in data)
 
@@ -196,49 +210,40 @@ def _as_dataset(inputs: Any, labels: Any, *weights: Any) -> TensorDataset:
     if any(len(inputs) != len(part) for part in (labels, *weights)):
         counts = ", ".join(str(len(part)) for part in (inputs, labels, *weights))
         raise ValueError(
-            f"inputs, labels and weights have {counts} entries; expected one label, and one weight if any, "
+            f"inputs, labels and weights have {counts} entries; expected one label and optionally one weight "
             "per input"
         )
     return TensorDataset(*(torch.as_tensor(part) for part in (inputs, labels, *weights)))
 
 
-def _pictures(data: Any) -> list[Any] | None:
-    """PIL images and paths of pictures in `data`, folders expanded; None if `data` are something else."""
+def _expand_folders(data: Any) -> list[Any] | None:
+    """Returns PIL images and paths, with folders replaced by their pictures; None for other `data`."""
     from PIL.Image import Image  # noqa: PLC0415 (imported when needed)
 
     from daedl.data.folder import pictures_in  # noqa: PLC0415
 
-    several = list(data) if isinstance(data, list | tuple) else [data]
-    if not several or not all(isinstance(each, str | Path | Image) for each in several):
+    items = list(data) if isinstance(data, list | tuple) else [data]
+    if not items or not all(isinstance(each, str | Path | Image) for each in items):
         return None
-    found: list[Any] = []
-    for each in several:
+    pictures: list[Any] = []
+    for each in items:
         if isinstance(each, str | Path) and Path(each).is_dir():
-            found += pictures_in(Path(each))
+            pictures += pictures_in(Path(each))
         else:
-            found.append(each)
-    return found
-
-
-def _pixels(picture: Any, preprocess: Preprocess) -> Tensor:
-    from daedl.data.folder import read_images  # noqa: PLC0415 (imported when needed)
-
-    if not isinstance(picture, str | Path):
-        return preprocess.picture(picture)
-    options: dict[str, Any] = {"size": preprocess.size, "resize": preprocess.resize}
-    return read_images([picture], channels=preprocess.channels, **options)[0]
+            pictures.append(each)
+    return pictures
 
 
 def _samplers(batches: Iterable[Batch]) -> list[Any]:
-    """What may decide the order of a DataLoader; `sampler` is a dummy beside a batch sampler."""
-    of_batches = getattr(batches, "batch_sampler", None)
-    inner = getattr(of_batches, "sampler", None)
+    """Returns the samplers of a DataLoader; with a batch sampler, the loader's `sampler` is a dummy."""
+    batch_sampler = getattr(batches, "batch_sampler", None)
+    inner = getattr(batch_sampler, "sampler", None)
     outer = getattr(batches, "sampler", None)
-    return [inner, of_batches, *([] if outer is inner else [outer])]
+    return [inner, batch_sampler, *([] if outer is inner else [outer])]
 
 
-def _takes_all(loader: DataLoader[Batch]) -> bool:
-    """Whether an epoch is every sample of the dataset once in some order, by PyTorch's own classes."""
+def _covers_dataset(loader: DataLoader[Batch]) -> bool:
+    """Returns whether PyTorch's own samplers return every sample of the dataset once per epoch."""
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
         return False
     if type(loader.batch_sampler) is not BatchSampler:
@@ -251,12 +256,12 @@ def _takes_all(loader: DataLoader[Batch]) -> bool:
 
 def _cannot_share(batches: Iterable[Batch]) -> ValueError:
     return ValueError(
-        f"several processes cannot share the samples of a {type(batches).__name__} with an order of its own; "
+        f"several processes cannot share the samples of a {type(batches).__name__} with its own sampling; "
         "expected a DataLoader over a dataset with a length: select samples with torch.utils.data.Subset"
     )
 
 
-def _rebuilt(
+def _rebuild(
     loader: DataLoader[Batch], sampler: Sequence[int] | Sampler[Any], drop_last: bool = False
 ) -> DataLoader[Batch]:
     return DataLoader(

@@ -1,4 +1,4 @@
-"""Pixels of pictures: orientation, transparency, depth, channels and size."""
+"""Converts PIL images to pixel tensors: orientation, transparency, depth, channels and size."""
 
 import numpy as np
 import torch
@@ -35,12 +35,12 @@ def _upright(image: Image.Image) -> Image.Image:
     image.load()  # raises if the file is damaged
     try:
         return ImageOps.exif_transpose(image)
-    except Exception:  # damaged EXIF data fail in many ways; the pixels may be whole
+    except Exception:  # damaged EXIF data raise many types of errors; the pixels may be intact
         return image
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """Composes a transparent picture onto white."""
+    """Composites a transparent picture onto white."""
     if not image.has_transparency_data:
         return image
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))

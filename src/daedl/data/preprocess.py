@@ -1,4 +1,4 @@
-"""From pixels to network inputs: the one place where images are scaled and normalised."""
+"""Scales and normalises images to network inputs; nothing else does."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Resize = Literal["stretch", "crop"]
 WHITE = 255.0  # the largest 8-bit pixel
-# Floats may exceed their range by this share: interpolation overshoots and rounds (chosen).
+# Relative tolerance of the range of floats, which interpolation may exceed (chosen).
 SLACK = 1e-3
 
 
@@ -22,15 +22,15 @@ SLACK = 1e-3
 class Preprocess:
     """Converts images to network inputs: x = (u / scale − mean) / std for 8-bit pixels u.
 
-    Float images are pixels that were divided by `scale` already, so they range from 0 to 255 / scale.
+    Float images must already be divided by `scale`, so that they range from 0 to 255 / scale.
 
     Attributes:
-        channels: 1 for grey, 3 for colour; other numbers are possible for arrays, not for pictures.
+        channels: 1 for grey, 3 for colour; other numbers are valid for arrays, not for pictures.
         size: height and width of an input; one number for square inputs.
-        resize: how pictures of another size are resized: "stretch" ignores their proportions, "crop" scales
-            the shorter side and cuts off the ends of the longer one. Arrays are never resized.
+        resize: how pictures of another size are resized: "stretch" ignores the aspect ratio, "crop" scales
+            the shorter side and crops the longer one. Arrays are never resized.
         scale: divisor of 8-bit pixels.
-        mean, std: per channel, of scaled pixels.
+        mean, std: mean and standard deviation of scaled pixels, per channel.
     """
 
     channels: int
@@ -63,14 +63,14 @@ class Preprocess:
 
     @classmethod
     def for_shape(cls, input_shape: Sequence[int]) -> "Preprocess | None":
-        """The default for a network's input shape; None unless that is an image with 1 or 3 channels."""
+        """Returns the default for `input_shape`; None unless it is an image with 1 or 3 channels."""
         match tuple(input_shape):
             case (1 | 3 as channels, height, width):
                 return cls(channels, (height, width))
         return None
 
     def __call__(self, images: Tensor, dtype: torch.dtype, where: str = "") -> Tensor:
-        """Converts images (B, C, H, W), uint8 or float, to inputs of the same shape and type `dtype`."""
+        """Converts images (B, C, H, W), uint8 or float, to inputs of the same shape with type `dtype`."""
         if images.dtype == torch.uint8:
             inputs = images.to(dtype).div_(self.scale)
         else:
@@ -89,7 +89,7 @@ class Preprocess:
         return pixels_of(image, self.channels, self.size, self.resize)
 
     def settings(self) -> dict[str, Any]:
-        """Arguments that build this object again; JSON-able."""
+        """Returns the constructor arguments; JSON-able."""
         return asdict(self)
 
     def _require_range(self, images: Tensor, where: str) -> None:
@@ -104,8 +104,8 @@ class Preprocess:
             remedy = f"divide them by {high / top:.3g}, or pass 8-bit pixels as uint8"
         else:
             remedy = (
-                "pass them without normalisation and keep its mean and std in Preprocess(...), or build the "
-                "classifier with preprocess=None if you prepare its inputs yourself"
+                "pass images without normalisation and pass mean and std to Preprocess(...), or build the "
+                "classifier with preprocess=None if its inputs are already normalised"
             )
         raise ValueError(
             f"images{where} range from {low:.3g} to {high:.3g}; expected floats from 0 to {top:.3g}: {remedy}"
@@ -125,7 +125,7 @@ def _per_channel(
         )
     if name == "std" and min(checked) <= 0:
         raise ValueError(
-            f"std is {checked}; expected positive values: leave std out for a constant channel"
+            f"std is {checked}; expected positive values: omit std if a channel is constant"
         )
     return checked
 

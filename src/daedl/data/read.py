@@ -1,4 +1,4 @@
-"""Images at a path: a folder or a .npz file, converted for a classifier."""
+"""Reads images from a folder or a .npz file, converted for a classifier."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -7,12 +7,13 @@ from pathlib import Path
 
 import torch
 
+from daedl.checks import require_targets
 from daedl.data.arrays import read_npz
 from daedl.data.folder import read_folder
 from daedl.data.images import ImageSet
 from daedl.data.preprocess import Preprocess, Resize
 
-# Height and width that pictures in a folder are resized to by default (chosen: CIFAR's, quick to train on).
+# Default height and width of pictures in a folder (chosen: as CIFAR, fast to train on).
 FOLDER_SIZE = 32
 
 
@@ -27,10 +28,10 @@ def read(
     """Reads a folder of pictures or a .npz file.
 
     Arguments:
-        channels, size: what images are converted to. By default pictures in a folder become colour of
-            32 x 32 pixels; arrays keep their channels, and become square if they aren't.
+        channels, size: channels and size to convert to. By default, pictures in a folder are converted to
+            colour and 32 x 32 pixels; arrays keep their channels and are resized to a square.
         resize: see `Preprocess`.
-        labelled: False takes every picture in and below a folder, or the images of a .npz file alone.
+        labelled: False reads all pictures in and below a folder, or only the images of a .npz file.
     """
     if path.is_dir():
         return read_folder(
@@ -45,8 +46,8 @@ def read(
         raise FileNotFoundError(
             f"{path} {arrived}; expected a folder of images or a .npz file: check the path"
         )
-    found = read_npz(path, labelled=labelled)
-    return found.converted(channels or found.shape[0], size or max(found.shape[1:]))
+    images = read_npz(path, labelled=labelled)
+    return images.converted(channels or images.shape[0], size or max(images.shape[1:]))
 
 
 def read_for(
@@ -54,40 +55,35 @@ def read_for(
 ) -> ImageSet:
     """Reads the images at `path` with the channels and size of `preprocess`.
 
-    Labels become the positions in `class_names` of the classes' own names; some classes may be missing.
+    Labels are mapped by name to positions in `class_names`; some classes may be missing.
     """
-    found = read(
+    images = read(
         path,
         channels=preprocess.channels,
         size=preprocess.size,
         resize=preprocess.resize,
         labelled=labelled,
     )
-    return _relabelled(found, class_names, path) if labelled else found
+    return _relabel(images, class_names, path) if labelled else images
 
 
-def _relabelled(found: ImageSet, class_names: Sequence[str], path: Path) -> ImageSet:
-    own = found.class_names
-    if own is None:
-        if int(found.labels.max()) >= len(class_names):
-            raise ValueError(
-                f"labels of {path} go up to {int(found.labels.max())}; expected 0 to "
-                f"{len(class_names) - 1} for the classifier's {len(class_names)} classes: choose data of "
-                "these classes"
-            )
-        # Folders named by numbers are sorted as text: 10 comes before 2.
+def _relabel(images: ImageSet, class_names: Sequence[str], path: Path) -> ImageSet:
+    own_names = images.class_names
+    if own_names is None:
+        require_targets(images.labels, len(class_names), len(images), f" of {path}")
+        # Folders named by numbers are sorted as text: 10 before 2.
         numbers = [str(number) for number in range(len(class_names))]
-        own = tuple(numbers if set(class_names) == set(numbers) else class_names)
-    positions = {_composed(name): position for position, name in enumerate(class_names)}
-    if foreign := sorted(name for name in own if _composed(name) not in positions):
+        own_names = tuple(numbers if set(class_names) == set(numbers) else class_names)
+    positions = {_compose(name): position for position, name in enumerate(class_names)}
+    if unknown := sorted(name for name in own_names if _compose(name) not in positions):
         raise ValueError(
-            f"{path} has classes that the classifier doesn't know ({', '.join(foreign)}); expected some of "
+            f"{path} has classes unknown to the classifier ({', '.join(unknown)}); expected only "
             f"{', '.join(class_names)}: rename or remove the others"
         )
-    order = torch.tensor([positions[_composed(name)] for name in own])
-    return replace(found, labels=order[found.labels], class_names=tuple(class_names))
+    order = torch.tensor([positions[_compose(name)] for name in own_names])
+    return replace(images, labels=order[images.labels], class_names=tuple(class_names))
 
 
-def _composed(name: str) -> str:
-    """Composes accented letters: macOS writes names of folders decomposed."""
+def _compose(name: str) -> str:
+    """Composes accented letters, which macOS decomposes in file names."""
     return unicodedata.normalize("NFC", name)

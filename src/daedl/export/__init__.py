@@ -1,10 +1,10 @@
-"""One graph from images to predictions, for ONNX runtimes and for `torch.export`."""
+"""Exports a classifier, from images to predictions, as one ONNX or `torch.export` graph."""
 
 from daedl.export.files import (
     TOLERANCE,
-    Written,
+    ExportedFile,
     description,
-    difference,
+    max_difference,
     to_onnx,
     to_pt2,
 )
@@ -12,9 +12,9 @@ from daedl.export.graph import to_torch_export
 
 __all__ = [
     "TOLERANCE",
-    "Written",
+    "ExportedFile",
     "description",
-    "difference",
+    "max_difference",
     "to_onnx",
     "to_pt2",
     "to_torch_export",

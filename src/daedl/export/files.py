@@ -1,4 +1,4 @@
-"""Files of an exported classifier, each compared with PyTorch before it is written."""
+"""Writes exported classifiers to files, after comparing their outputs with PyTorch."""
 
 import io
 import json
@@ -14,25 +14,24 @@ from torch import Tensor
 
 from daedl.classifier import Classifier
 from daedl.export import onnx_file
-from daedl.export.graph import (
-    BATCH,
-    INPUT,
-    random_images,
-    to_torch_export,
-    undisturbed,
-)
-from daedl.storage import expanded, write_atomically
+from daedl.export.graph import BATCH, INPUT, quiet_tracing, random_images, to_torch_export
+from daedl.storage import expand_user, write_atomically
 
-TOLERANCE = 1e-4  # between PyTorch and what was exported; see `difference`
-# Images that the check before writing looks at (chosen: it takes a fraction of a second).
+TOLERANCE = 1e-4  # of outputs against PyTorch, see `max_difference` (chosen)
+# Number of random images compared before writing (chosen: takes a fraction of a second).
 CHECKED = 16
 
 
 @dataclass(frozen=True)
-class Written:
-    """What was exported: names, types and shapes, and how far it is from PyTorch on random images.
+class ExportedFile:
+    """An exported file.
 
-    `opset` is that of an ONNX file, `size` in bytes, `difference` as `difference` has it.
+    Attributes:
+        path: path of the file.
+        inputs, outputs: types and shapes by name.
+        opset: ONNX opset; None for torch.export.
+        size: size in bytes.
+        difference: largest difference to PyTorch on random images; see `max_difference`.
     """
 
     path: Path
@@ -59,25 +58,25 @@ def to_onnx(
     path: str | Path,
     *,
     tolerance: float = TOLERANCE,
-) -> Written:
-    """Write the classifier as one ONNX file, with operators of the default set alone.
+) -> ExportedFile:
+    """Writes the classifier as one ONNX file that uses operators of the default domain only.
 
-    Its input is "images" (batch, *input_shape), 8-bit pixels, or prepared floats for a classifier without
-    preprocessing; its outputs are those of `Prediction.columns`. The file is tried in
-    onnxruntime on random images before it is written, so that a bad one never is.
+    The input is "images" (batch, *input_shape), 8-bit pixels, or floats for a classifier without
+    preprocessing; the outputs are those of `Prediction.columns`. The file is run in onnxruntime on random
+    images and written only if its outputs agree with PyTorch.
 
     Arguments:
-        path: of the file; one that is there is replaced, once the new one is whole.
-        tolerance: the largest `difference` to PyTorch.
+        path: path of the file; an existing file is replaced atomically.
+        tolerance: largest difference to PyTorch; see `max_difference`.
     """
-    for package in ("onnx", "onnxscript", "onnxruntime"):  # before time is spent
-        onnx_file.optional(package)
+    for package in ("onnx", "onnxscript", "onnxruntime"):  # fails before the slow steps
+        onnx_file.import_optional(package)
     program = to_torch_export(model)
-    onnx_file.require_room(program)
+    onnx_file.require_size_limit(program)
     names, text = list(_example(model)), json.dumps(description(model), sort_keys=True)
-    data = onnx_file.translated(program, names, text)
-    worst = _require_parity(model, partial(onnx_file.run, data, names), tolerance)
-    return _write(model, path, data, onnx_file.OPSET, worst)
+    data = onnx_file.to_bytes(program, names, text)
+    difference = _require_parity(model, partial(onnx_file.run, data, names), tolerance)
+    return _write(model, path, data, onnx_file.OPSET, difference)
 
 
 def to_pt2(
@@ -85,25 +84,25 @@ def to_pt2(
     path: str | Path,
     *,
     tolerance: float = TOLERANCE,
-) -> Written:
-    """Write the classifier as `torch.export.load` reads it; arguments as those of `to_onnx`.
+) -> ExportedFile:
+    """Writes the classifier in the format of `torch.export.load`; arguments as for `to_onnx`.
 
     The description is in the extra file "daedl.json".
     """
     program, buffer = to_torch_export(model), io.BytesIO()
     text = json.dumps(description(model), sort_keys=True)
-    with undisturbed():
+    with quiet_tracing():
         torch.export.save(program, buffer, extra_files={"daedl.json": text})
         buffer.seek(0)
         run = torch.export.load(buffer).module()
-    worst = _require_parity(model, run, tolerance)
-    return _write(model, path, buffer.getvalue(), None, worst)
+    difference = _require_parity(model, run, tolerance)
+    return _write(model, path, buffer.getvalue(), None, difference)
 
 
 def description(model: Classifier) -> dict[str, Any]:
-    """What goes with a graph, JSON-able: under the key "daedl" of an ONNX file's metadata.
+    """Returns the JSON-able metadata of a graph, stored under the key "daedl" in ONNX files.
 
-    Thresholds are as they were calibrated; classes without a name have their number.
+    Classes without names are named by their number.
     """
     network = model.network
     numbers = [str(number) for number in range(network.num_classes)]
@@ -116,24 +115,23 @@ def description(model: Classifier) -> dict[str, Any]:
         "input": {
             "name": INPUT,
             "shape": [BATCH, *network.input_shape],
-            "dtype": _type(random_images(model, 1)),
+            "dtype": _dtype(random_images(model, 1)),
         },
         "preprocess": None if model.preprocess is None else model.preprocess.settings(),
     }
 
 
-def difference(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> float:
-    """The largest |a − b| / max(1, |a|) of all outputs: absolute for small numbers, relative for large ones.
+def max_difference(expected: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> float:
+    """Returns the largest |a − b| / max(1, |a|) over all outputs: absolute up to 1, relative above.
 
-    Labels and decisions count as numbers too, so that one that differs can't be overlooked. NaN if either
-    side holds one.
+    Labels and decisions are compared as numbers. NaN if either side contains NaN.
     """
-    worst = torch.zeros((), dtype=torch.float64)
-    for name, one in expected.items():
-        a, b = one.cpu().double(), found[name].double()
-        apart = torch.where(a == b, 0.0, (a - b).abs() / a.abs().clamp_min(1))  # ∞ equals ∞
-        worst = torch.maximum(worst, apart.max())
-    return float(worst)
+    largest = torch.zeros((), dtype=torch.float64)
+    for name, tensor in expected.items():
+        a, b = tensor.cpu().double(), outputs[name].double()
+        difference = torch.where(a == b, 0.0, (a - b).abs() / a.abs().clamp_min(1))  # ∞ equals ∞
+        largest = torch.maximum(largest, difference.max())
+    return float(largest)
 
 
 def _require_parity(
@@ -141,37 +139,37 @@ def _require_parity(
     run: Callable[[Tensor], Mapping[str, Tensor]],
     tolerance: float,
 ) -> float:
-    """How far `run` is from the classifier on random images; raise if that is too far."""
+    """Returns the largest difference of `run` to the classifier; raises if it exceeds `tolerance`."""
     images = random_images(model, CHECKED)
-    worst = difference(model.predict(images).columns(), run(images))
-    if not worst <= tolerance:  # NaN is too far as well
+    difference = max_difference(model.predict(images).columns(), run(images))
+    if not difference <= tolerance:  # also true for NaN
         raise ValueError(
-            f"what was exported differs from PyTorch by {worst:.1e} on {CHECKED} random images; expected "
-            f"at most {tolerance:.0e}, so nothing was written: allow more with `tolerance`"
+            f"the exported graph differs from PyTorch by {difference:.1e} on {CHECKED} random images; "
+            f"expected at most {tolerance:.0e}, so no file was written: increase `tolerance`"
         )
-    return worst
+    return difference
 
 
 def _write(
-    model: Classifier, path: str | Path, data: bytes, opset: int | None, worst: float
-) -> Written:
-    """Write `data`, and say what they are."""
-    place = expanded(path)
-    write_atomically(place, data)
-    inputs = {INPUT: _shaped(random_images(model, 1))}
-    outputs = {name: _shaped(tensor) for name, tensor in _example(model).items()}
-    return Written(place, inputs, outputs, opset, len(data), worst)
+    model: Classifier, path: str | Path, data: bytes, opset: int | None, difference: float
+) -> ExportedFile:
+    """Writes `data` to `path` and describes the file."""
+    target = expand_user(path)
+    write_atomically(target, data)
+    inputs = {INPUT: _signature(random_images(model, 1))}
+    outputs = {name: _signature(tensor) for name, tensor in _example(model).items()}
+    return ExportedFile(target, inputs, outputs, opset, len(data), difference)
 
 
 def _example(model: Classifier) -> dict[str, Tensor]:
-    """The outputs of one image."""
+    """Returns the outputs for one image."""
     return model.predict(random_images(model, 1)).columns()
 
 
-def _shaped(tensor: Tensor) -> str:
+def _signature(tensor: Tensor) -> str:
     sizes = ", ".join(map(str, (BATCH, *tensor.shape[1:])))
-    return f"{_type(tensor)} ({sizes})"
+    return f"{_dtype(tensor)} ({sizes})"
 
 
-def _type(tensor: Tensor) -> str:
+def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")

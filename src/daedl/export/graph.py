@@ -1,9 +1,8 @@
-"""A classifier as one graph, traced from images to predictions by `torch.export`.
+"""Traces a classifier with `torch.export` as one graph from images to predictions.
 
-The graph is traced from the classifier's own forward pass and its method's `predict`, so that no formula is
-written twice. It differs from `Classifier.predict` in two respects: weights are baked, so that spectral
-normalisation is gone, and values aren't checked. Where an image holds a NaN the outputs do, and `accept` is
-False.
+The graph is traced from the network and the method's `predict`, so that no formula is duplicated. It differs
+from `Classifier.predict` in two ways: spectral normalisation is folded into the weights, and values are not
+validated. For an image with NaN the outputs are NaN and `accept` is False.
 """
 
 import copy
@@ -32,13 +31,13 @@ BATCH = "batch"
 
 
 class Exported(nn.Module):
-    """A classifier as one pass from images to tensors; on the CPU, in eval mode, with baked weights."""
+    """A classifier as a module from images to tensors, on the CPU, in eval mode, with plain weights."""
 
     preprocess: Preprocess | None
 
     def __init__(self, model: Classifier) -> None:
         super().__init__()
-        _require_one_answer(model.method)
+        _require_deterministic(model.method)
         self.method = model.method
         self.preprocess = model.preprocess
         self.thresholds = None if model.thresholds is None else model.thresholds.for_graph()
@@ -51,55 +50,55 @@ class Exported(nn.Module):
         if self.preprocess is not None:
             images = self.preprocess(images, next(self.network.parameters()).dtype)
         outputs = self.method.forward(self.network, images)
-        with _InOneBlock():
+        with _WithoutSplitting():
             prediction = self.method.predict(outputs, self.fitted)
         return replace(prediction, thresholds=self.thresholds).columns()
 
 
-class _InOneBlock(TorchFunctionMode):
-    """What a method splits, to bound its memory, stays whole: a graph can't loop over the batch."""
+class _WithoutSplitting(TorchFunctionMode):
+    """Disables `torch.split` of the batch, which bounds memory, because a graph can't loop over it."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """`torch.split(batch, rows)` in one part, everything else as it is."""
+        """Returns one part for `torch.split(batch, rows)`; calls all other functions."""
         kwargs = kwargs or {}
-        # While a graph is traced, what has a row for each image has a symbol for their number.
+        # While a graph is traced, the size of the batch axis is symbolic.
         if func is torch.split and isinstance(args[0].shape[kwargs.get("dim", 0)], torch.SymInt):
             return (args[0],)
         return func(*args, **kwargs)
 
 
-def _require_one_answer(method: Method) -> None:
-    """Raise for a method that draws random numbers to predict."""
+def _require_deterministic(method: Method) -> None:
+    """Raises for a method whose predictions draw random numbers."""
     if isinstance(getattr(method, "member", method), MCDropout):
         raise ValueError(
-            f"method {method.name!r} predicts from random passes, which a graph can't repeat; expected "
-            "a method without them: export a classifier with another, such as 'daedl' or 'ensemble'"
+            f"method {method.name!r} predicts from random forward passes, which a graph can't reproduce; "
+            "expected a deterministic method: export another, such as 'daedl' or 'ensemble'"
         )
 
 
 def to_torch_export(model: Classifier) -> ExportedProgram:
-    """The classifier traced by `torch.export`, for batches of any size.
+    """Traces the classifier with `torch.export`, for batches of any size.
 
-    `to_torch_export(model).module()(images)` gives a dictionary of the tensors of `Prediction.columns`.
+    `to_torch_export(model).module()(images)` returns a dictionary of the tensors of `Prediction.columns`.
     """
     graph = Exported(model)
     images = random_images(model, 2)
-    graph(images)  # what is wrong with the classifier itself is said in its own words
+    graph(images)  # raises the classifier's own errors, which are clearer than those of tracing
     try:
-        with undisturbed():
+        with quiet_tracing():
             shapes = {INPUT: {0: Dim(BATCH)}}
             program = torch.export.export(graph, (images,), dynamic_shapes=shapes, strict=False)
-    except Exception as error:  # torch raises of every kind
+    except Exception as error:  # torch raises many types
         raise ValueError(
-            f"the classifier can't be traced into one graph ({short(error)}); expected a network that "
-            "doesn't branch on values in Python, and that takes the size of a batch from x.shape[0], not "
-            "len(x), which would fix it: change its forward"
+            f"the classifier can't be traced as one graph ({shorten(error)}); expected a network that does "
+            "not branch on values in Python and that reads the batch size from x.shape[0], not len(x): "
+            "change its forward"
         ) from error
     _drop_unused(program)
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # paths of this machine
+        node.meta.pop("stack_trace", None)  # contains local paths
     return program
 
 
@@ -113,9 +112,9 @@ def random_images(model: Classifier, number: int) -> Tensor:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let torch trace and translate: without checks of values, and without what it says meanwhile."""
-    validated, silenced = Distribution._validate_args, logging.root.manager.disable
+def quiet_tracing() -> Iterator[None]:
+    """Disables torch's validation of values, which can't be traced, and its warnings and logging."""
+    validate, log_level = Distribution._validate_args, logging.root.manager.disable
     Distribution.set_default_validate_args(False)
     logging.disable()
     try:
@@ -123,12 +122,12 @@ def undisturbed() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        Distribution.set_default_validate_args(validated)
-        logging.disable(silenced)
+        Distribution.set_default_validate_args(validate)
+        logging.disable(log_level)
 
 
 def _drop_unused(program: ExportedProgram) -> None:
-    """Take out parameters and buffers that nothing reads, as what a density was fitted to, in place."""
+    """Removes unused parameters and buffers, such as the statistics of a density, in place."""
     signature = program.graph_signature
     kept = {*signature.user_inputs, *(node.name for node in program.graph.nodes if node.users)}
     unused = [spec for spec in signature.input_specs if spec.arg.name not in kept]
@@ -142,6 +141,6 @@ def _drop_unused(program: ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
-def short(error: BaseException) -> str:
-    """An error as one line."""
+def shorten(error: BaseException) -> str:
+    """Formats an error as one short line."""
     return f"{type(error).__name__}: {textwrap.shorten(str(error), 200)}"

@@ -1,4 +1,4 @@
-"""Training: one loop on Fabric, then the density."""
+"""Training with Lightning Fabric, followed by the method's post-hoc fit."""
 
 from daedl.training.callbacks import Callback
 from daedl.training.fit import fit

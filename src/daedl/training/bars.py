@@ -10,7 +10,7 @@ from daedl.data.loaders import count
 
 
 class Bars:
-    """A bar over the epochs and one over the batches of the epoch; nothing without a display."""
+    """A bar for the epochs and one for the batches of the current epoch; neither without `progress`."""
 
     def __init__(self, progress: Progress | None, max_epochs: int, done: int) -> None:
         self.progress = progress
@@ -19,7 +19,7 @@ class Bars:
             self.one = progress.add_task("batches", note="")
 
     def batches(self, train: Iterable[Batch], epoch: int) -> Iterator[Batch]:
-        """The batches of an epoch, each moving the bar on."""
+        """Yields the batches of an epoch and advances the bar."""
         if self.progress is None:
             yield from train
             return
@@ -30,15 +30,15 @@ class Bars:
             self.progress.advance(self.one)
 
     def epoch_done(self, note: str) -> None:
-        """Move on the bar over the epochs, and show what the epoch reached."""
+        """Advances the bar of the epochs and shows `note`."""
         if self.progress is not None:
             self.progress.update(self.all, advance=1, note=note)
 
 
 @contextmanager
-def shown(wanted: bool, max_epochs: int, done: int) -> Iterator[Bars]:
-    """Bars on the terminal while inside, or silent ones."""
-    if not wanted:
+def show_bars(visible: bool, max_epochs: int, done: int) -> Iterator[Bars]:
+    """Shows bars on the terminal within the context, if `visible`; `done` epochs are completed."""
+    if not visible:
         yield Bars(None, max_epochs, done)
         return
     columns = (

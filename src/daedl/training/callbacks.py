@@ -1,4 +1,4 @@
-"""Hooks into training, for logging, plotting or reporting elsewhere."""
+"""Callbacks of `daedl.fit`, for logging, plotting or reporting."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Callback:
     """Base class of callbacks; any object with some of these methods works too.
 
-    With several processes, only the first one calls them.
+    With several processes, only the first one calls the methods.
     """
 
     def on_fit_start(self, model: "Classifier") -> None:
@@ -42,7 +42,7 @@ def require_callbacks(callbacks: Sequence[Any]) -> None:
 
 
 def call(callbacks: Sequence[Any], hook: str, *arguments: Any) -> None:
-    """Calls `hook` of every callback that has it."""
+    """Calls `hook` of every callback that defines it."""
     for each in callbacks:
         if (method := getattr(each, hook, None)) is not None:
             method(*arguments)

@@ -1,4 +1,4 @@
-"""Training checkpoints: where a run stood after its last finished epoch."""
+"""Training checkpoints: the state after the last completed epoch."""
 
 import io
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from daedl.storage import write_atomically
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything that a run needs to go on as if it had never stopped.
+    """The complete state of a run, which resumes exactly.
 
     Attributes:
-        run: what identifies the run; another run's checkpoint is refused.
-        phase: the number of the method's phase that it stood in.
-        earlier, epochs: the history of the phases before, and of this one so far, plain mappings.
-        best_epoch: the zero-based epoch whose weights `best` holds.
-        network, best: state dictionaries of the network now and at its best.
+        run: identity of the run; checkpoints of other runs are rejected.
+        phase: number of the method's current phase.
+        earlier, epochs: epochs of the previous phases and of the current one, as mappings.
+        best_epoch: zero-based epoch of the weights in `best`.
+        network, best: state dictionaries of the network, current and best.
         optimizer, scheduler, precision: their state dictionaries.
-        generators: states of the training loader's own random generators.
+        generators: states of the training loader's random generators.
     """
 
     run: dict[str, Any]
@@ -37,31 +37,32 @@ class Checkpoint:
     generators: list[torch.Tensor]
 
     def save(self, path: Path) -> None:
-        """Write to `path` atomically."""
+        """Writes the checkpoint to `path` atomically."""
         buffer = io.BytesIO()
         torch.save({name: getattr(self, name) for name in self.__dataclass_fields__}, buffer)
         write_atomically(path, buffer.getvalue())
 
     @classmethod
     def load(cls, path: Path) -> "Checkpoint":
-        """Read a checkpoint from `path`; no code in the file is run."""
+        """Reads a checkpoint from `path` without running code from the file."""
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
             return cls(**content)
         except Exception as error:
             raise ValueError(
-                f"{path} is not a whole training checkpoint ({error}); expected one written by "
+                f"{path} is damaged or not a training checkpoint ({error}); expected a file written by "
                 "daedl.fit(checkpoint=...): delete it to start again"
             ) from error
 
     def require(self, path: Path, run: dict[str, Any]) -> None:
-        """Raise unless this checkpoint, which `path` holds, is that of `run`."""
-        different = [key for key in run if self.run.get(key) != run[key]]
-        if different:
-            said = ", ".join(
-                f"{key} {self.run.get(key)!r} there, {run[key]!r} here" for key in different
-            )
+        """Raises unless this checkpoint, read from `path`, belongs to `run`."""
+        differences = [
+            f"{key} is {self.run.get(key)!r} in the checkpoint, {value!r} in this run"
+            for key, value in run.items()
+            if self.run.get(key) != value
+        ]
+        if differences:
             raise ValueError(
-                f"{path} is the checkpoint of another run ({said}); expected the same settings to "
-                "resume: delete it to start again, or choose another file for this run"
+                f"{path} is the checkpoint of another run ({', '.join(differences)}); expected the same "
+                "settings to resume: delete it to start again, or choose another file for this run"
             )

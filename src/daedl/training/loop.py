@@ -21,7 +21,7 @@ from daedl.density import DensityEffect
 from daedl.distributed import broadcast_buffers, sum_across
 from daedl.methods.base import Phase
 from daedl.outputs import collect
-from daedl.training import bars
+from daedl.training.bars import Bars, show_bars
 from daedl.training.callbacks import call
 from daedl.training.checkpoint import Checkpoint
 from daedl.training.randomness import seed_epoch
@@ -29,15 +29,15 @@ from daedl.training.randomness import seed_epoch
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# PyTorch means these to be stepped after each batch, all others after each epoch.
+# Schedulers that step after each batch; all others step after each epoch.
 STEPPED_BY_BATCH = (OneCycleLR, CyclicLR)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch: losses are means over samples; without validation data `val_*` is None.
+    """Results of one epoch. Losses are means over samples; `val_*` are None without validation data.
 
-    `phase` tells which of a method's trainings it belongs to, where it has several.
+    `phase` names the training phase, for methods with several.
     """
 
     train_loss: float
@@ -56,14 +56,14 @@ class Epoch:
 
 @dataclass(frozen=True)
 class History:
-    """What `fit` did.
+    """Results of `fit`.
 
     Attributes:
-        epochs: one record for each epoch, of all phases.
-        best_epoch: zero-based epoch of the last phase's lowest validation loss, whose weights were
-            kept; the last one without validation data.
-        stopped_early: whether the validation loss ended the last phase before its last epoch.
-        density_effect: what the density did on the validation data, for a method that has one.
+        epochs: one record per epoch, of all phases.
+        best_epoch: zero-based epoch with the lowest validation loss of the last phase, whose weights were
+            kept; the last epoch without validation data.
+        stopped_early: whether early stopping ended the last phase.
+        density_effect: effect of the density on the validation data, for methods with a density.
     """
 
     epochs: tuple[Epoch, ...]
@@ -74,9 +74,10 @@ class History:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train: arguments of `fit`.
+    """Settings of a training run; see `fit`.
 
-    `scheduler` is given the epochs at most and the number of batches, where it is known.
+    `scheduler` is called with the optimiser, the maximum number of epochs, and the number of batches per
+    epoch (None if unknown).
     """
 
     max_epochs: int
@@ -100,7 +101,7 @@ def train_all(
     train: Iterable[Batch],
     val: Iterable[Batch] | None,
 ) -> History:
-    """Train every phase of the method, one after the other; `train`, `val`: this process's batches."""
+    """Runs all training phases of the method; `train` and `val` are the batches of this process."""
     epochs: tuple[Epoch, ...] = ()
     callbacks = plan.callbacks if fabric.is_global_zero else ()
     call(callbacks, "on_fit_start", model)
@@ -113,9 +114,9 @@ def train_all(
 
 
 class Run:
-    """A phase of a training run in one process: its state, and the loop over epochs.
+    """One training phase in one process: its state and the loop over epochs.
 
-    `earlier` are the epochs of the phases before, whose number is `number`.
+    `number` is the number of previous phases, `earlier` their epochs.
     """
 
     def __init__(
@@ -152,8 +153,8 @@ class Run:
         self.best: dict[str, Tensor] = {}
 
     def _run_key(self, optimizer: Optimizer) -> dict[str, Any]:
-        """What must be the same for a checkpoint to be this run's."""
-        # What comes after training, such as k of the nearest neighbours, may be another.
+        """Returns the values that a checkpoint must match to be resumed."""
+        # Settings of post-hoc fits, such as k of k-NN, may differ.
         network, method, plan = self.model.network, self.model.method.training_method(), self.plan
         return {
             **plan.resume_key,
@@ -173,11 +174,11 @@ class Run:
         }
 
     def go(self) -> History:
-        """Train until the last epoch or until the validation loss stops falling."""
+        """Trains until the last epoch or until the validation loss stops decreasing."""
         try:
             for parameter in self.frozen:
                 parameter.requires_grad_(False)
-            # FeatureModule now, because processes wait for the gradients of what is trained alone.
+            # After freezing, because DDP waits for the gradients of all parameters that require them.
             setup = self.fabric.setup(self.model.network, self.bare_optimizer)
             self.network, self.optimizer = setup
             return self._go()
@@ -189,10 +190,10 @@ class Run:
         plan = self.plan
         if plan.resume and plan.checkpoint is not None and plan.checkpoint.exists():
             checkpoint = Checkpoint.load(plan.checkpoint)
-            # Each phase has a schedule of its own, which only the phase that it stood in can check.
-            ours = {key: value for key, value in self.run.items() if key != "schedule"}
-            checkpoint.require(plan.checkpoint, ours)
-            if checkpoint.phase > self.number:  # this one was done before
+            # Schedules differ between phases; only the phase of the checkpoint can compare them.
+            shared = {key: value for key, value in self.run.items() if key != "schedule"}
+            checkpoint.require(plan.checkpoint, shared)
+            if checkpoint.phase > self.number:  # this phase is complete
                 return self._history(())
             if checkpoint.phase == self.number:
                 checkpoint.require(plan.checkpoint, self.run)
@@ -200,19 +201,19 @@ class Run:
         self.fabric.barrier()
         visible = plan.progress and self.fabric.is_global_zero
         done = len(self.epochs)
-        with bars.shown(visible, self.max_epochs, done) as shown, torch.enable_grad():
+        with show_bars(visible, self.max_epochs, done) as bars, torch.enable_grad():
             while len(self.epochs) < self.max_epochs and not self._stalled():
-                self._one_epoch(len(self.epochs), shown)
+                self._run_epoch(len(self.epochs), bars)
                 if plan.checkpoint is not None and self.fabric.is_global_zero:
                     self._checkpoint().save(plan.checkpoint)
                 self.fabric.barrier()
-                shown.epoch_done(str(self.epochs[-1]))
+                bars.epoch_done(str(self.epochs[-1]))
                 self._report(self.epochs[-1])
         self.model.network.load_state_dict(self.best)
         return self._history(self.epochs)
 
     def _report(self, epoch: Epoch) -> None:
-        """Passes the figures of an epoch to callbacks and loggers."""
+        """Passes the metrics of an epoch to callbacks and loggers."""
         number = len(self.earlier) + len(self.epochs) - 1
         metrics = {"epoch": number, **{k: v for k, v in asdict(epoch).items() if v is not None}}
         if self.fabric.is_global_zero:
@@ -221,7 +222,7 @@ class Run:
         self.fabric.log_dict(numbers, step=number)
 
     def _history(self, epochs: Sequence[Epoch]) -> History:
-        """All epochs so far; which of them was kept counts from the first phase on."""
+        """Returns the history of all phases so far."""
         stopped_early = self._stalled() and len(epochs) < self.max_epochs
         best = len(self.earlier) + self.best_epoch
         return History((*self.earlier, *epochs), best, stopped_early)
@@ -229,13 +230,13 @@ class Run:
     def _stalled(self) -> bool:
         return len(self.epochs) - 1 - self.best_epoch >= self.plan.patience
 
-    def _one_epoch(self, epoch: int, shown: bars.Bars) -> None:
+    def _run_epoch(self, epoch: int, bars: Bars) -> None:
         started = time.perf_counter()
         overall = len(self.earlier) + epoch
         seed_epoch(self.plan.seed, overall, self.fabric.global_rank)
         start_epoch(self.train, overall)
         learning_rate = self.optimizer.param_groups[0]["lr"]
-        train_loss = self._train_epoch(epoch, shown)
+        train_loss = self._train_epoch(epoch, bars)
         broadcast_buffers(self.model.network)
         val_loss, val_accuracy = self._validate()
         if isinstance(self.scheduler, ReduceLROnPlateau):
@@ -250,15 +251,15 @@ class Run:
             self.best_epoch = epoch
             self.best = copy.deepcopy(self.model.network.state_dict())
 
-    def _train_epoch(self, epoch: int, shown: bars.Bars) -> float:
-        """One pass over the training data; returns the mean loss of a sample."""
+    def _train_epoch(self, epoch: int, bars: Bars) -> float:
+        """Trains for one pass over the data; returns the mean loss per sample."""
         method, num_classes = self.phase.method, self.model.network.num_classes
         self.network.train()
-        # Losses, samples, then the samples of each class.
+        # Sum of losses, number of samples, number of samples per class.
         sums = torch.zeros(2 + num_classes, dtype=torch.float64)
-        for number, batch in enumerate(shown.batches(self.train, epoch)):
+        for number, batch in enumerate(bars.batches(self.train, epoch)):
             where = f" of epoch {epoch}, batch {number}"
-            images, targets, weights = self._checked(batch, where)
+            images, targets, weights = self._prepare_batch(batch, where)
             self.optimizer.zero_grad()
             loss = method.training_loss(self.network, images, targets, epoch, weights)
             if not torch.isfinite(loss):
@@ -267,8 +268,7 @@ class Run:
             if self.plan.gradient_clip is not None:
                 clip = self.plan.gradient_clip
                 self.fabric.clip_gradients(self.network, self.optimizer, max_norm=clip)
-            # What was fitted to the old weights is of no use from here on.
-            self.model.reset()
+            self.model.reset()  # the step invalidates post-hoc fits
             self.optimizer.step()
             if isinstance(self.scheduler, STEPPED_BY_BATCH):
                 self.scheduler.step()
@@ -280,8 +280,8 @@ class Run:
         _require_all_classes(sums[1:], epoch)
         return float(sums[0] / sums[1])
 
-    def _checked(self, batch: Batch, where: str) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Returns inputs, targets and weights of a training batch, on the device."""
+    def _prepare_batch(self, batch: Batch, where: str) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Validates a training batch; returns its inputs, targets and weights on the device."""
         raw, targets, weights = require_batch(batch, where)
         inputs = self.model.prepare(raw, where)
         require_targets(targets, self.model.network.num_classes, len(inputs), where)
@@ -289,10 +289,10 @@ class Run:
             require_weights(weights, len(inputs), where)
             weights = weights.to(inputs)
         targets = targets.to(inputs.device).long()
-        of_classes = self._class_weights(targets)
-        if weights is None or of_classes is None:
-            return inputs, targets, of_classes if weights is None else weights
-        return inputs, targets, weights * of_classes
+        class_weights = self._class_weights(targets)
+        if weights is None or class_weights is None:
+            return inputs, targets, class_weights if weights is None else weights
+        return inputs, targets, weights * class_weights
 
     def _class_weights(self, targets: Tensor) -> Tensor | None:
         """Returns the weight of each target's class (B,)."""
@@ -300,10 +300,10 @@ class Run:
         return None if weights is None else weights.to(targets.device)[targets]
 
     def _validate(self) -> tuple[float | None, float | None]:
-        """Mean loss and accuracy on the validation data, in eval mode."""
+        """Returns the mean loss and accuracy on the validation data, in eval mode."""
         if self.val is None:
             return None, None
-        # The plain network: a distributed wrapper would wait for processes that have fewer batches.
+        # Not the DDP wrapper, which would wait for processes with fewer batches.
         with self.fabric.autocast():
             outputs, targets = collect(
                 self.model.network, self.val, self.model.prepare, name="validation data"
@@ -322,16 +322,16 @@ class Run:
         return loss, accuracy
 
     def _explain(self, images: Tensor, where: str) -> None:
-        """Say which tensor made the loss of a training batch NaN or infinite."""
+        """Raises an error that explains why the loss of a training batch is NaN or infinite."""
         with torch.no_grad():
             outputs = self.model.network(images)
         require_finite(outputs.features, "features", where)
         require_finite(outputs.logits, "logits", where)
         raise ValueError(
-            f"the loss{where} is NaN or infinite although images, features and logits are finite, the "
+            f"the loss{where} is NaN or infinite although inputs, features and logits are finite, with "
             f"logits from {outputs.logits.min():.3g} to {outputs.logits.max():.3g}; expected a finite "
             "loss: scale the inputs if logits are in the hundreds at the first batch, lower the learning "
-            "rate, or look at the method's loss"
+            "rate, or check the method's loss"
         )
 
     def _checkpoint(self) -> Checkpoint:
@@ -363,15 +363,15 @@ class Run:
 
 
 def _require_all_classes(counts: Tensor, epoch: int) -> None:
-    """Raise if an epoch had no sample, or the first one none of some class; `counts` is (1 + C,)."""
+    """Raises if the epoch had no samples, or epoch 0 none of a class; `counts` (1 + C,): all, per class."""
     if counts[0] == 0:
         raise ValueError(
-            "the training data gave no batch; expected at least one (images, labels) pair"
+            "the training data have no batch; expected at least one (inputs, labels) pair"
         )
     missing = (counts[1:] == 0).nonzero().flatten().tolist()
     if missing and epoch == 0:
         raise ValueError(
-            f"no training sample of class {', '.join(map(str, missing))} among {int(counts[0])}; "
-            "expected every class of the network: add samples, or build the network with fewer "
-            "classes and renumber the labels"
+            f"none of {int(counts[0])} training samples is of class {', '.join(map(str, missing))}; "
+            "expected samples of every class: add samples, or build the network with fewer classes and "
+            "renumber the labels"
         )

@@ -1,4 +1,4 @@
-"""Random numbers that a resumed run repeats, and a random state outside that nobody disturbs."""
+"""Seeds epochs reproducibly and preserves the global random states."""
 
 import random
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 
 
 def seed_epoch(seed: int, epoch: int, rank: int) -> None:
-    """Let Python, NumPy and PyTorch draw this epoch's numbers from a stream of its own."""
+    """Seeds Python, NumPy and PyTorch from (seed, epoch, rank)."""
     stream = int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1)[0])
     random.seed(stream)
     np.random.seed(stream)  # noqa: NPY002 (users' datasets may draw from the global generator)
@@ -18,7 +18,7 @@ def seed_epoch(seed: int, epoch: int, rank: int) -> None:
 
 @contextmanager
 def preserved_random_state() -> Iterator[None]:
-    """Put the global random states of Python, NumPy and PyTorch back at the end."""
+    """Restores the global random states of Python, NumPy and PyTorch at the end of the context."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng():
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pooch  # type: ignore[import-untyped, unused-ignore]
 from filelock import FileLock
 
-from daedl.storage import expanded, require_folder
+from daedl.storage import expand_user, require_folder
 from daedl_bench.datasets.archives import extract
 from daedl_bench.datasets.download import download
 from daedl_bench.datasets.sources import Selection, Source
@@ -17,7 +17,7 @@ VARIABLE = "DAEDL_DATA"
 def data_root(root: str | Path | None = None) -> Path:
     """`root` if given, else the folder in DAEDL_DATA, else the user's cache folder."""
     given = root or os.environ.get(VARIABLE)
-    folder = expanded(given) if given else Path(pooch.os_cache("daedl"))
+    folder = expand_user(given) if given else Path(pooch.os_cache("daedl"))
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(
             f"the data root {folder} is a file; expected a folder: pass another one, or set {VARIABLE}"

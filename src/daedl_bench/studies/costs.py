@@ -84,7 +84,7 @@ def main(
     specs = catalogue()
     experiment, protocol = specs.experiment("mnist-ood"), specs.protocols["mnist-brief"]
     methods = {label: specs.method(label, protocol) for label in experiment.methods}
-    held_out, train = datasets.load("mnist", "train", data).parted(protocol.split[1], 0)
+    held_out, train = datasets.load("mnist", "train", data).random_split(protocol.split[1], 0)
     splits = {"training": train, "validation": held_out.subset(range(HELD_OUT))}
     images, _ = next(iter(datasets.load("mnist", "test", data).batches(512)))
 

@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line: version, help, options and errors."""
 
 import runpy
 import sys
@@ -30,26 +30,22 @@ def test_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.strip() == f"daedl {daedl.__version__}"
 
 
-def test_without_a_command_help_is_shown() -> None:
+def test_help_is_shown_without_a_command() -> None:
     assert "demo" in runner.invoke(app, []).output
 
 
 @pytest.mark.parametrize("below", ["", "deeper"])
-def test_a_folder_that_cannot_be_written_ends_with_one_clear_line(
-    tmp_path: Path, below: str
-) -> None:
+def test_unwritable_folders_are_reported_without_traceback(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("kept")
     result = runner.invoke(app, ["demo", "--quick", "--out", str(tmp_path / "file" / below)])
     assert result.exit_code == 1
     assert "cannot write into the folder" in result.stderr
-    assert "choose another with --out" in result.stderr
+    assert "--out" in result.stderr
     assert "Traceback" not in result.stderr
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_options_reach_the_demo_and_threads_are_put_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_options_and_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
 
     def run(out: Path, seed: int, seeds: int, quick: bool) -> None:
@@ -64,11 +60,11 @@ def test_options_reach_the_demo_and_threads_are_put_back(
 
 
 @pytest.mark.parametrize("option", [["--seed", "-1"], ["--seeds", "1"], ["--threads", "0"]])
-def test_senseless_numbers_are_refused(option: list[str]) -> None:
+def test_invalid_numbers_are_rejected(option: list[str]) -> None:
     assert runner.invoke(app, ["demo", *option]).exit_code == 2
 
 
-def test_an_error_of_the_system_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_system_errors_name_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit), report_errors(OSError):
         raise PermissionError(13, "Permission denied", "some/folder")
     assert capsys.readouterr().err == "Error: Permission denied: some/folder\n"

@@ -1,4 +1,4 @@
-"""What a training process asks of its memory allocator."""
+"""Configuration of the memory allocator."""
 
 import ctypes
 import platform
@@ -13,6 +13,6 @@ def test_freed_memory_is_kept():
     assert keep_freed_memory()
 
 
-def test_another_c_library_is_left_alone(monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())  # one without mallopt
+def test_other_c_libraries_are_not_configured(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())  # without mallopt
     assert not keep_freed_memory()

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches, against references that take one image at a time."""
+"""Augmentation of batches, against references for single images."""
 
 import math
 
@@ -30,7 +30,7 @@ def images() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("step", ALL, ids=lambda step: type(step).__name__)
-def test_seeded_of_the_same_shape_and_nothing_is_written_into(step, images):
+def test_augmentations_are_seeded_and_not_in_place(step, images):
     before = images.clone()
     first = step(images, seeded(1))
     assert torch.equal(first, step(images, seeded(1)))
@@ -39,7 +39,7 @@ def test_seeded_of_the_same_shape_and_nothing_is_written_into(step, images):
     assert torch.equal(images, before)
 
 
-def test_a_flip_mirrors_half_of_the_images(images):
+def test_flip_mirrors_half_of_the_images(images):
     many = images.repeat(50, 1, 1, 1)
     flipped = 0
     for image, changed in zip(many, Flip()(many, seeded(3)), strict=True):
@@ -52,7 +52,7 @@ def test_a_flip_mirrors_half_of_the_images(images):
 
 
 @pytest.mark.parametrize(("crop", "padding"), [(Crop(2), 2), (Crop(), 4)])
-def test_a_crop_is_the_image_moved_by_up_to_its_padding(images, crop, padding):
+def test_crop_shifts_by_up_to_the_padding(images, crop, padding):
     many = images.repeat(20, 1, 1, 1)
     steps = range(2 * padding + 1)
     moves = set()
@@ -64,7 +64,7 @@ def test_a_crop_is_the_image_moved_by_up_to_its_padding(images, crop, padding):
     assert len(moves) == len(steps) ** 2
 
 
-def test_a_rotation_is_the_affine_map_of_every_image(images):
+def test_rotation_equals_scipy(images):
     angles = torch.linspace(-0.5, 0.5, len(images))
     turned = rotate(images, angles)
     center = np.array([4.0, 3.0])  # of 9 rows and 7 columns
@@ -82,7 +82,7 @@ def test_a_rotation_is_the_affine_map_of_every_image(images):
             assert np.abs(changed[channel].numpy() - expected).max() < 1e-5
 
 
-def test_a_rotation_goes_the_way_that_pillow_goes():
+def test_rotation_has_the_direction_of_pillow():
     image = np.zeros((21, 21), np.float32)
     image[8:13, 3:18] = 1
     image[2:8, 10:12] = 1
@@ -91,7 +91,7 @@ def test_a_rotation_goes_the_way_that_pillow_goes():
     assert np.abs(turned[0, 0].numpy() - np.asarray(picture)).max() < 1e-3
 
 
-def test_angles_stay_within_the_degrees():
+def test_angles_are_within_the_limit():
     column = torch.zeros(500, 1, 41, 41)
     column[:, :, :, 20] = 1
     turned = Rotate()(column, seeded(5))
@@ -105,7 +105,7 @@ def test_angles_stay_within_the_degrees():
     assert abs(float(degrees.mean())) < 1.5  # standard deviation 0.39
 
 
-def test_augmentations_have_names_and_their_usual_strength():
+def test_augmentations_by_name():
     names = ["flip", "crop", "rotate"]
     assert augmentation(names) == Chain((Flip(0.5), Crop(4), Rotate(15.0)))
     assert augmentation([]) is None

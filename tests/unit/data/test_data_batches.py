@@ -1,4 +1,4 @@
-"""Batches: every image once, in an order that depends on seed and epoch alone."""
+"""Batches: every image once, in an order that depends on seed and epoch only."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ def labels(batches) -> list[int]:
     return [int(label) for _, targets in batches for label in targets]
 
 
-def test_in_order_without_augmentation(colours):
+def test_batches_are_in_order_by_default(colours):
     batches = colours.batches(4)
     images = torch.cat([images for images, _ in batches])
     assert labels(batches) == list(range(10))
@@ -20,14 +20,14 @@ def test_in_order_without_augmentation(colours):
     assert torch.equal(images, colours.images)
 
 
-def test_shuffled_every_image_comes_once_with_its_label(colours):
+def test_shuffled_batches_contain_every_image_with_its_label(colours):
     batches = colours.batches(3, shuffle=True, seed=1)
     assert sorted(labels(batches)) == list(range(10))
     for images, targets in batches:
         assert torch.equal(images, colours.images[targets])
 
 
-def test_the_order_depends_on_seed_and_epoch_alone(colours):
+def test_order_depends_on_seed_and_epoch_only(colours):
     batches = colours.batches(3, shuffle=True, seed=1)
     first = labels(batches)
     assert labels(batches) == first
@@ -40,7 +40,7 @@ def test_the_order_depends_on_seed_and_epoch_alone(colours):
     assert labels(again) == second
 
 
-def test_global_random_numbers_are_neither_used_nor_moved(colours):
+def test_global_random_state_is_neither_used_nor_changed(colours):
     batches = colours.batches(3, shuffle=True, augment=Flip())
     before = torch.get_rng_state()
     first = [images for images, _ in batches]
@@ -49,7 +49,7 @@ def test_global_random_numbers_are_neither_used_nor_moved(colours):
     assert all(torch.equal(a, b) for a, (b, _) in zip(first, batches, strict=True))
 
 
-def test_augmentation_depends_on_seed_and_epoch_alone(colours):
+def test_augmentation_depends_on_seed_and_epoch_only(colours):
     augment = augmentation(["flip", "crop", "rotate"])
     batches = colours.batches(3, seed=1, augment=augment)
     first = torch.cat([images for images, _ in batches])
@@ -60,7 +60,7 @@ def test_augmentation_depends_on_seed_and_epoch_alone(colours):
     assert not torch.equal(torch.cat([images for images, _ in other]), first)
 
 
-def test_augmentation_sees_floats_from_0_to_1(colours):
+def test_augmentation_receives_floats_from_0_to_1(colours):
     seen = []
 
     def augment(images, generator):
@@ -78,19 +78,19 @@ def test_plain_batches_are_in_order_and_not_augmented(colours):
     assert torch.equal(torch.cat([images for images, _ in plain]), colours.images)
 
 
-def test_the_last_batch_can_be_left_out(colours):
+def test_drop_last(colours):
     batches = colours.batches(4, drop_last=True)
     assert len(batches) == len(list(batches)) == 2
     assert len(colours.batches(5, drop_last=True)) == 2
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "keyword"),
     [
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": 11, "drop_last": True}, "drop_last"),
     ],
 )
-def test_impossible_options_are_refused(colours, options, text):
-    with pytest.raises(ValueError, match=text):
+def test_invalid_options_are_rejected(colours, options, keyword):
+    with pytest.raises(ValueError, match=keyword):
         colours.batches(**options)

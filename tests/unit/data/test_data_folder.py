@@ -1,4 +1,4 @@
-"""Folders of images: converted, resized, labelled by subfolder; what can't be read is named."""
+"""Folders of images: conversion, resizing, labels from subfolders, unreadable files."""
 
 import io
 import os
@@ -41,24 +41,24 @@ def test_classes_are_the_subfolders_in_alphabetical_order(folder):
     assert (found.name, found.split) == ("pets", "train")
 
 
-def test_class_names_give_the_order_of_the_labels(folder):
+def test_class_names_determine_the_labels(folder):
     found = read_folder(folder, class_names=("dog", "cat"))
     assert found.labels.tolist() == [0, 1, 1]
     assert found.shape == (3, 32, 32)
-    with pytest.raises(ValueError, match="add, remove or rename cow, dog"):
+    with pytest.raises(ValueError, match="cow, dog"):
         read_folder(folder, class_names=("cow", "cat"))
 
 
-def test_hidden_subfolders_alone_are_no_classes(folder):
+def test_hidden_subfolders_are_ignored(folder):
     save(folder / "_background" / "1.png", PIXELS[3])
     save(folder / ".thumbnails" / "1.png", PIXELS[4])
-    save(folder / "cat" / ".thumbnails" / "large" / "1.png", PIXELS[4])  # no stray that is told
+    save(folder / "cat" / ".thumbnails" / "large" / "1.png", PIXELS[4])  # no warning
     found = read_folder(folder, size=None)
     assert found.class_names == ("_background", "cat", "dog")
     assert found.labels.tolist() == [0, 1, 1, 2]
 
 
-def test_without_labels_every_image_below_is_taken(folder):
+def test_unlabelled_folders_are_read_recursively(folder):
     save(folder / "top.png", PIXELS[3])
     save(folder / ".thumbs" / "top.png", PIXELS[3])
     found = read_folder(folder, labelled=False)
@@ -74,7 +74,7 @@ def test_images_are_resized_to_height_and_width(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGBA", "RGB"])
-def test_every_mode_becomes_colour_or_grey(tmp_path, mode):
+def test_every_mode_is_converted_to_colour_or_grey(tmp_path, mode):
     picture = Image.fromarray(np.full((4, 4, 3), 255, np.uint8)).convert(mode)
     picture.save(tmp_path / "white.png")
     for channels in (1, 3):
@@ -84,8 +84,8 @@ def test_every_mode_becomes_colour_or_grey(tmp_path, mode):
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
-def test_what_is_transparent_is_white(tmp_path, mode):
-    """Black ink on nothing, as icons and signatures are exported: without its alpha all of it is black."""
+def test_transparent_pixels_become_white(tmp_path, mode):
+    """Black on transparent, as in exported icons; without alpha all pixels are black."""
     pixels = np.zeros((4, 4, 4), np.uint8)
     pixels[:2, :, 3] = 255
     path = tmp_path / "icon.png"
@@ -101,7 +101,7 @@ def test_what_is_transparent_is_white(tmp_path, mode):
         assert (image[:, 2:] == 255).all()
 
 
-def test_a_damaged_note_of_the_camera_does_no_harm(tmp_path):
+def test_damaged_exif_data_are_ignored(tmp_path):
     path = save(tmp_path / "photo.png", PIXELS[0], exif=b"junk")
     assert np.array_equal(read_images([path], size=None)[0].permute(1, 2, 0).numpy(), PIXELS[0])
 
@@ -116,89 +116,88 @@ def test_links_to_folders_are_followed_once(folder, tmp_path):
     assert read_folder(folder).class_names == ("cat", "cow", "dog")
 
 
-def test_a_folder_that_cannot_be_looked_into_is_told(folder, monkeypatch):
-    """As one without permission, which the user who runs this may have anyway."""
+def test_unreadable_folders_raise(folder, monkeypatch):
+    """Simulated, because root can read every folder."""
     scan = os.scandir
 
-    def refusing(path):
+    def deny(path):
         if Path(path).name == "dog":
             raise PermissionError(13, "Permission denied", str(path))
         return scan(path)
 
-    monkeypatch.setattr(os, "scandir", refusing)
+    monkeypatch.setattr(os, "scandir", deny)
     with pytest.raises(PermissionError, match="dog"):
         read_folder(folder, labelled=False)
 
 
-def test_sixteen_bits_are_scaled_not_cut_off(tmp_path):
+def test_16_bit_images_are_scaled(tmp_path):
     path = save(tmp_path / "deep.png", np.array([[0, 256, 65535]], dtype=np.uint16))
     assert read_images([path], channels=1, size=None).flatten().tolist() == [0, 1, 255]
 
 
-def test_a_photograph_is_turned_as_its_camera_was_held(tmp_path):
+def test_exif_orientation_is_applied(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     path = save(tmp_path / "photo.jpg", np.zeros((4, 12, 3), np.uint8), exif=exif)
     assert read_images([path], size=None).shape == (1, 3, 12, 4)
 
 
-def test_mixed_sizes_need_a_size(folder):
+def test_different_sizes_require_a_size(folder):
     save(folder / "dog" / "2.png", PIXELS[0][:5])
-    with pytest.raises(ValueError, match=r"2.png has 5x8 pixels but .*1.png 8x8") as caught:
+    with pytest.raises(ValueError, match="5x8") as caught:
         read_folder(folder, size=None)
     assert str(folder / "dog" / "2.png") in str(caught.value)
     assert len(read_folder(folder)) == 4
 
 
-def test_empty_folders_are_named(folder, tmp_path):
+def test_empty_and_missing_folders(folder, tmp_path):
     (folder / "empty").mkdir()
-    text = r"empty holds 0 files, none of them PNG or JPEG"
-    with pytest.raises(ValueError, match=text) as caught:
+    with pytest.raises(ValueError, match="none of them PNG or JPEG") as caught:
         read_folder(folder)
     assert str(folder / "empty") in str(caught.value)
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(ValueError, match=r"nothing has no subfolder"):
+    with pytest.raises(ValueError, match="no subfolder"):
         read_folder(tmp_path / "nothing")
-    with pytest.raises(FileNotFoundError, match="no folder at"):
+    with pytest.raises(FileNotFoundError, match="no folder"):
         read_folder(tmp_path / "nowhere")
 
 
-def test_other_files_are_left_out_with_a_warning(folder):
+def test_other_files_are_ignored_with_a_warning(folder):
     (folder / "cat" / "notes.txt").write_text("meow")
-    with pytest.warns(DataWarning, match=r"1 files in .*cat are left out, notes.txt"):
+    with pytest.warns(DataWarning, match=r"notes\.txt"):
         assert len(read_folder(folder)) == 3
 
 
 @pytest.mark.parametrize("place", ["3.png", "cat/small/3.png"])
-def test_images_outside_the_classes_are_told(folder, place):
+def test_images_outside_of_class_folders_are_ignored_with_a_warning(folder, place):
     save(folder / place, PIXELS[3])
     save(folder / ".3.png", PIXELS[3])
-    with pytest.warns(DataWarning, match=rf"1 images in .*{place} the first.*move them there"):
+    with pytest.warns(DataWarning, match=rf"1 images .*{place}"):
         assert len(read_folder(folder)) == 3
 
 
-def test_impossible_options_are_refused(folder):
+def test_invalid_options_are_rejected(folder):
     for options in ({"channels": 2}, {"size": 0}):
-        with pytest.raises(ValueError, match="expected 1 channel for grey or 3"):
+        with pytest.raises(ValueError, match="1 channel"):
             read_folder(folder, **options)
-    with pytest.raises(ValueError, match="expected at least one"):
+    with pytest.raises(ValueError, match="at least one"):
         read_images([])
 
 
 @pytest.mark.parametrize("kind", ["text", "cut", "empty", "gif"])
-def test_an_unreadable_image_is_named(folder, kind):
+def test_unreadable_images_are_named(folder, kind):
     buffer = io.BytesIO()
     Image.fromarray(PIXELS[0]).save(buffer, "GIF")
     whole = (folder / "cat" / "1.png").read_bytes()
     content = {"text": b"hello", "cut": whole[: len(whole) // 2], "empty": b"", "gif": buffer}
     bad = content[kind]
     (folder / "dog" / "bad.png").write_bytes(bad.getvalue() if kind == "gif" else bad)
-    with pytest.raises(ValueError, match=r"bad.png can't be read"):
+    with pytest.raises(ValueError, match=r"bad\.png"):
         read_folder(folder)
 
 
 def black(side: int, rows: int, extra: bytes = b"") -> bytes:
-    """A PNG of one bit a pixel that announces `side` x `side` pixels and holds `rows` rows of them."""
+    """A 1-bit PNG whose header declares `side` x `side` pixels, with data for `rows` rows."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         body = kind + data
@@ -211,36 +210,36 @@ def black(side: int, rows: int, extra: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize("side", [10_000, 50_000, (1 << 31) - 1])
-def test_an_image_that_announces_too_many_pixels_is_refused(folder, side):
-    """A PNG of few bytes, 100 million pixels or more."""
+def test_images_with_too_many_pixels_are_rejected(folder, side):
+    """A small PNG that declares 100 million pixels or more."""
     path = folder / "dog" / "bomb.png"
     path.write_bytes(black(side, 1 if side < 1 << 30 else 0))
-    with pytest.raises(ValueError, match=r"bomb.png is refused") as caught:
+    with pytest.raises(ValueError, match=r"bomb\.png is too large") as caught:
         read_folder(folder)
     assert str(path) in str(caught.value)
 
 
-def test_a_real_decompression_bomb_is_refused(folder, monkeypatch):
-    """Twelve kilobytes that are whole, and just above what is admitted."""
+def test_valid_decompression_bombs_are_rejected(folder, monkeypatch):
+    """A valid file of 12 kB, just above the limit."""
     path = folder / "dog" / "bomb.png"
     path.write_bytes(black(9460, 9460))
     assert path.stat().st_size < 20_000
-    with pytest.raises(ValueError, match=r"bomb.png is refused") as caught:
+    with pytest.raises(ValueError, match=r"bomb\.png is too large") as caught:
         read_folder(folder)
     assert str(path) in str(caught.value)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     with Image.open(path) as image:
-        assert image.getextrema() == (0, 0)  # it can be read indeed
+        assert image.getextrema() == (0, 0)  # the file is valid
 
 
-def test_a_bomb_in_the_notes_of_an_image_is_refused(folder, little_memory):
+def test_decompression_bombs_in_metadata_are_rejected(folder, little_memory):
     path = folder / "dog" / "bomb.png"
     path.write_bytes(black(8, 8, zlib.compress(bytes(1 << 24))))
-    with little_memory(), pytest.raises(ValueError, match=r"bomb.png can't be read"):
+    with little_memory(), pytest.raises(ValueError, match=r"bomb\.png"):
         read_folder(folder)
 
 
-def test_images_may_be_written_to(folder):
+def test_images_are_writable(folder):
     images = read_folder(folder).images
     images += 1
     assert images.dtype == torch.uint8

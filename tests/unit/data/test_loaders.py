@@ -1,4 +1,4 @@
-"""Batches from loaders and datasets: every use counts every sample once."""
+"""Batches from loaders, datasets and arrays contain every sample once."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def model():
     return daedl.Classifier(MLP(4, 3, hidden=(8,)))
 
 
-def test_shuffling_and_dropping_loaders_count_every_sample(model, blobs):
+def test_loaders_that_shuffle_and_drop_are_read_completely(model, blobs):
     features, targets = (part[:300] for part in blobs)
     loader = DataLoader(TensorDataset(features, targets), 256, shuffle=True, drop_last=True)
     model.fit_post_hoc(loader)
@@ -30,7 +30,7 @@ def test_shuffling_and_dropping_loaders_count_every_sample(model, blobs):
 
 
 @pytest.mark.parametrize("convert", [torch.as_tensor, torch.Tensor.numpy], ids=["torch", "numpy"])
-def test_arrays_fit_wherever_tensors_do(model, blobs, convert):
+def test_arrays_are_accepted_like_tensors(model, blobs, convert):
     data = tuple(convert(part) for part in blobs)
     daedl.fit(model, data, data, max_epochs=1, progress=False)
     model.fit_post_hoc(data)
@@ -40,12 +40,12 @@ def test_arrays_fit_wherever_tensors_do(model, blobs, convert):
 
 
 @pytest.mark.parametrize("data", [3, None, "nowhere", b"bytes"])
-def test_other_things_are_rejected(model, data):
+def test_invalid_data_are_rejected(model, data):
     with pytest.raises((TypeError, ValueError), match="expected"):
         model.collect(data)
 
 
-def test_iterators_are_rejected_for_training_alone(model, blobs):
+def test_iterators_are_rejected_for_training_only(model, blobs):
     batches = zip(blobs[0].split(100), blobs[1].split(100), strict=True)
     with pytest.raises(TypeError, match="only once"):
         daedl.fit(model, batches, max_epochs=1, progress=False)

@@ -1,4 +1,4 @@
-"""Preprocessing: pixels to inputs, kept with the classifier from training to the exported graph."""
+"""Preprocessing: formula, accepted inputs, model files and exported graphs."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_formula(dtype):
         torch.testing.assert_close(found, expected)
 
 
-def test_every_form_of_the_same_images_predicts_the_same(model, pixels):
+def test_all_forms_of_images_give_the_same_prediction(model, pixels):
     images, labels = pixels
     expected = model.predict(images)
     channels_last = images.permute(0, 2, 3, 1).numpy()
@@ -72,7 +72,7 @@ def test_every_form_of_the_same_images_predicts_the_same(model, pixels):
         torch.testing.assert_close(model.predict(floats).probs, expected.probs)
 
 
-def test_one_image_of_any_form(model, pixels):
+def test_single_images(model, pixels):
     image = pixels[0][4]
     expected = model.predict(image[None])
     last = image.permute(1, 2, 0).numpy()
@@ -101,7 +101,7 @@ def test_paths_and_folders(model, pixels, tmp_path):
     torch.testing.assert_close(model.predict(paths).probs, expected[[3, 1]])
 
 
-def test_a_folder_of_classes_fits_calibrates_and_reports(model, pixels, tmp_path):
+def test_folders_with_class_names(model, pixels, tmp_path):
     for name, number in (("green", 1), ("red", 0)):
         (tmp_path / name).mkdir()
         for place in range(number, 60, 3):
@@ -121,7 +121,7 @@ def test_a_folder_of_classes_fits_calibrates_and_reports(model, pixels, tmp_path
         (torch.randn(2, 3, 8, 8), "preprocess=None"),
     ],
 )
-def test_floats_out_of_range_are_rejected_everywhere(model, images, message):
+def test_floats_out_of_range_are_rejected(model, images, message):
     labels = torch.tensor([0, 1])
     for call in (
         lambda: model.predict(images),
@@ -133,7 +133,7 @@ def test_floats_out_of_range_are_rejected_everywhere(model, images, message):
             call()
 
 
-def test_without_preprocessing_inputs_are_taken_as_they_are(pixels):
+def test_without_preprocessing_inputs_are_unchanged(pixels):
     model = daedl.Classifier(ConvNet(3, 3, 8, channels=4), "softmax", preprocess=None)
     inputs = torch.randn(4, 3, 8, 8)
     torch.testing.assert_close(
@@ -156,7 +156,7 @@ def test_saved_and_loaded_with_the_model(model, pixels, tmp_path):
     assert twin.predict(pixels[0]) == model.predict(pixels[0])
 
 
-def test_files_of_earlier_versions_load_with_a_warning(model, pixels, tmp_path):
+def test_files_of_format_1_load_with_a_warning(model, pixels, tmp_path):
     path = tmp_path / "model.daedl"
     model.save(path)
     tensors, description = storage.load(path)
@@ -169,7 +169,7 @@ def test_files_of_earlier_versions_load_with_a_warning(model, pixels, tmp_path):
     assert old.preprocess == Preprocess(3, 8)
 
 
-def test_the_exported_graph_takes_pixels(model, pixels):
+def test_exported_graphs_take_pixels(model, pixels):
     from daedl.export import to_torch_export
 
     graph = to_torch_export(model).module()
@@ -178,7 +178,7 @@ def test_the_exported_graph_takes_pixels(model, pixels):
 
 @pytest.mark.parametrize(("resize", "low", "high"), [("stretch", 0, 255), ("crop", 100, 156)])
 def test_resize_rules(resize, low, high):
-    # Twice as wide as high: black, grey, grey, white. Cropped, the ends are gone.
+    # Twice as wide as high: black, grey, grey, white. Cropping removes the ends.
     row = np.repeat(np.uint8([0, 128, 128, 255]), 4)
     wide = Image.fromarray(np.tile(row, (8, 1)))
     pixels = Preprocess(1, 4, resize=resize).picture(wide).float()
@@ -203,12 +203,12 @@ def test_arguments_are_validated(arguments, message):
         Preprocess(**{"channels": 3, "size": 8, **arguments})
 
 
-def test_the_shape_must_be_the_networks():
+def test_shape_must_match_the_network():
     with pytest.raises(ValueError, match="same channels and size"):
         daedl.Classifier(ConvNet(1, 2, image_size=8), preprocess=Preprocess(1, 16))
 
 
-def test_ensembles_have_the_preprocessing_of_their_members(model, pixels):
+def test_ensembles_keep_the_preprocessing_of_their_members(model, pixels):
     other = daedl.Classifier(ConvNet(3, 3, 8, channels=8), "softmax", model.class_names)
     with pytest.raises(ValueError, match="preprocessing"):
         daedl.ensemble([model, other])

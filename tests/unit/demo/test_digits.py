@@ -23,6 +23,7 @@ def test_every_image_is_used_once_and_splits_are_stratified() -> None:
     assert data.noise.shape == data.test[0].shape
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::daedl.DensityWarning")
 def test_equal_seeds_reproduce_and_other_seeds_differ() -> None:
     brief = Training(1, batch_size=64, patience=1)

@@ -10,6 +10,8 @@ from daedl.demo import moons
 from daedl.demo.training import Training
 from daedl.prediction import Prediction
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moons")]
+
 
 @pytest.fixture(scope="module")
 def result() -> moons.Result:
