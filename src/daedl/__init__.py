@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         remove_spectral_norm,
         spectral_normalize,
     )
-    from daedl.training import Callback, History, fit
+    from daedl.training import Callback, History, fit, fit_frozen
 
 _SUBMODULES = ("density", "losses", "methods", "metrics", "networks")
 # The module that defines each public name.
@@ -53,6 +53,7 @@ _SOURCES = {
     "Thresholds": "selective",
     "ensemble": "members",
     "fit": "training",
+    "fit_frozen": "training",
     "lipschitz_bound": "spectral",
     "remove_spectral_norm": "spectral",
     "spectral_normalize": "spectral",
@@ -81,6 +82,7 @@ __all__ = [
     "density",
     "ensemble",
     "fit",
+    "fit_frozen",
     "lipschitz_bound",
     "losses",
     "methods",
