@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from daedl import backbones, methods, networks, storage
+from daedl.backbones import Pretrained
 from daedl.checks import DataWarning, NotFittedError, require_finite, require_float
 from daedl.data import Batch, ImageSet, Preprocess
 from daedl.data.loaders import Data, as_batches, as_input, as_inputs
@@ -142,7 +143,7 @@ class Classifier(nn.Module):
     @classmethod
     def from_backbone(
         cls,
-        backbone: str = "efficientnet-lite0",
+        backbone: str | Pretrained = "efficientnet-lite0",
         num_classes: int | None = None,
         *,
         class_names: Sequence[str] | None = None,
@@ -157,7 +158,8 @@ class Classifier(nn.Module):
         `daedl.fit_frozen(Classifier.from_backbone(class_names=["cat", "dog"]), "photos")`.
 
         Arguments:
-            backbone: "efficientnet-lite0", "timm:NAME" or "hf:NAME_OR_FOLDER"; see docs/backbones.md.
+            backbone: "efficientnet-lite0", "timm:NAME" or "hf:NAME_OR_FOLDER", see docs/backbones.md; or
+                what `daedl.backbones.pretrained` returned.
             num_classes: C; by default the number of `class_names`.
             image_size: height and width of inputs; by default chosen for the backbone.
             hidden: widths of dense layers between features and logits; by default none.
@@ -169,7 +171,11 @@ class Classifier(nn.Module):
         number = len(class_names or ()) if num_classes is None else num_classes
         if isinstance(method, str):
             method_arguments = {**backbone_settings(method), **method_arguments}
-        pretrained = backbones.pretrained(backbone, image_size)
+        pretrained = (
+            backbone
+            if isinstance(backbone, Pretrained)
+            else backbones.pretrained(backbone, image_size)
+        )
         size = pretrained.preprocess.size[0]
         network = Backbone(pretrained.name, number, size, hidden, config=pretrained.config)
         network.load_pretrained(pretrained)

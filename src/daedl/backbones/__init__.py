@@ -35,17 +35,16 @@ def pretrained(backbone: str, image_size: int | None = None) -> Pretrained:
 
 def _source(backbone: Any) -> tuple[Source, str]:
     """Returns the adapter, and the name without its prefix."""
+    if isinstance(backbone, str):
+        if backbone in NAMED:
+            return NAMED[backbone], backbone
+        prefix, _, name = backbone.partition(":")
+        if name and prefix in PREFIXED:
+            return PREFIXED[prefix], name
     names = [*NAMED, *(f"{prefix}:NAME" for prefix in PREFIXED)]
-    if not isinstance(backbone, str):
-        raise ValueError(f"backbone is {backbone!r}; expected one of {', '.join(names)}")
-    if backbone in NAMED:
-        return NAMED[backbone], backbone
-    prefix, colon, name = backbone.partition(":")
-    if colon and name and prefix in PREFIXED:
-        return PREFIXED[prefix], name
-    close = difflib.get_close_matches(backbone.lower(), names, n=1)
+    close = difflib.get_close_matches(str(backbone).lower(), names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"unknown backbone {backbone!r}: expected one of {', '.join(names)}{hint}")
+    raise ValueError(f"backbone is {backbone!r}; expected one of {', '.join(names)}{hint}")
 
 
 __all__ = ["NAMED", "PREFIXED", "Body", "Pretrained", "Source", "body", "pretrained"]

@@ -40,7 +40,7 @@ def _create(name: str, *, pretrained: bool) -> Any:
     timm = require_package("timm", f"timm:{name}", INSTALL)
     # A name may have a tag of its weights, as in resnet50.a1_in1k.
     known = timm.list_models()
-    if name.split(".")[0] not in known:
+    if name.split(".", maxsplit=1)[0] not in known:
         close = difflib.get_close_matches(name, known)
         hint = f"did you mean {' or '.join(close)}?" if close else "timm.list_models() lists them"
         raise ValueError(f"timm has no model {name!r}; expected one of its {len(known)}: {hint}")

@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 
 from daedl import methods, networks
+from daedl.backbones import Pretrained
 from daedl.classifier import Classifier
+from daedl.cli import backbone as backbone_options
 from daedl.cli.common import Threads, report_errors, report_warnings, using_threads
 from daedl.cli.memory import keep_freed_memory
 from daedl.cli.results import require_output_file
@@ -60,12 +62,15 @@ def train(
             help=f"convnet, vgg16, resnet18; auto is convnet up to {SMALL} pixels, else resnet18."
         ),
     ] = "auto",
+    backbone: backbone_options.Name = None,
+    finetune: backbone_options.Finetune = False,
+    cache: backbone_options.CacheFolder = None,
     size: Annotated[
         int | None,
         typer.Option(
             min=1,
             help="Height and width that images are resized to; by default "
-            f"{FOLDER_SIZE} for a folder, and as they are for others.",
+            f"{FOLDER_SIZE} for a folder, and as they are for others; chosen by a backbone.",
         ),
     ] = None,
     grey: Annotated[
@@ -95,37 +100,50 @@ def train(
 ) -> None:
     """Learn to tell classes of images apart, and what images of them look like."""
     keep_freed_memory()
-    with report_errors(OSError, ValueError), using_threads(threads):
-        chosen = build(method, settings or [])
+    with report_errors(OSError, ValueError, ImportError), using_threads(threads):
+        given = settings or []
+        chosen = build(
+            method, backbone_options.method_settings(method, given) if backbone else given
+        )
         name = look_up(NETWORKS, network.lower(), "network")
-        change = augmentation([each.strip() for each in augment.split(",") if each.strip()])
+        changes = [each.strip() for each in augment.split(",") if each.strip()]
+        change = augmentation(changes)
         _require_share(validation)
         checkpoint = _checkpoint(out, resume, force)
-        images = _images(data, size, grey)
+        pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
+        images = _images(data, size, grey, pretrained)
         learned, held_out = _parted(images, validation, seed)
-        model = _model(name, chosen, images, seed)
+        model = _model(name, chosen, images, seed, pretrained)
         typer.echo(_description(learned, held_out, model))
         if not resume:
             checkpoint.unlink(missing_ok=True)
+        options: dict[str, Any] = {
+            "max_epochs": epochs,
+            "learning_rate": learning_rate,
+            "patience": patience,
+            "seed": seed,
+            "resume_key": {
+                "data": _digest(images),
+                "augmentation": augment,
+                "validation": validation,
+                "batch size": batch_size,
+            },
+        }
         with _told_interruption():
-            history = fit(
-                model,
-                learned.batches(batch_size, shuffle=True, seed=seed, augment=change),
-                held_out,
-                max_epochs=epochs,
-                learning_rate=learning_rate,
-                patience=patience,
-                fit_data=learned,
-                seed=seed,
-                checkpoint=checkpoint,
-                resume=resume,
-                resume_key={
-                    "data": _digest(images),
-                    "augmentation": augment,
-                    "validation": validation,
-                    "batch size": batch_size,
-                },
-            )
+            if pretrained is not None:
+                history = backbone_options.Training(
+                    finetune, cache, changes, batch_size, checkpoint, resume
+                ).run(model, learned, held_out, **options)
+            else:
+                history = fit(
+                    model,
+                    learned.batches(batch_size, shuffle=True, seed=seed, augment=change),
+                    held_out,
+                    fit_data=learned,
+                    checkpoint=checkpoint,
+                    resume=resume,
+                    **options,
+                )
         model.save(out)
         checkpoint.unlink(missing_ok=True)
     typer.echo(_summary(history, out))
@@ -167,10 +185,18 @@ def _checkpoint(out: Path, resume: bool, force: bool) -> Path:
     return checkpoint
 
 
-def _images(data: str, size: int | None, grey: bool | None) -> ImageSet:
+def _images(
+    data: str, size: int | None, grey: bool | None, pretrained: Pretrained | None
+) -> ImageSet:
     channels = None if grey is None else 1 if grey else 3
     with report_warnings():
-        images = read(expanded(data), channels=channels, size=size)
+        if pretrained is None:
+            images = read(expanded(data), channels=channels, size=size)
+        else:
+            wanted = pretrained.preprocess
+            images = read(
+                expanded(data), channels=wanted.channels, size=wanted.size, resize=wanted.resize
+            )
     if images.num_classes < 2:
         raise ValueError(
             f"{data} has one class only; expected at least two to tell apart: give each class a "
@@ -183,7 +209,7 @@ def _images(data: str, size: int | None, grey: bool | None) -> ImageSet:
             f"labels of {data} are {shown}; expected 0 to {len(present) - 1} for its {len(present)} "
             "classes: renumber them with numpy.unique(labels, return_inverse=True)[1]"
         )
-    if grey is None and bool((images.images == images.images[:, :1]).all()):
+    if pretrained is None and grey is None and bool((images.images == images.images[:, :1]).all()):
         return images.converted(1, images.shape[1])
     return images
 
@@ -217,11 +243,16 @@ def _shortened(names: Sequence[str]) -> str:
     return textwrap.shorten(", ".join(names), 100, placeholder=" ...")
 
 
-def _model(name: str, method: Method, images: ImageSet, seed: int) -> Classifier:
+def _model(
+    name: str, method: Method, images: ImageSet, seed: int, pretrained: Pretrained | None
+) -> Classifier:
     channels, size, _ = images.shape
     name = name or ("ConvNet" if size <= SMALL else "ResNet18")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if pretrained is not None:
+            names = _names(images)
+            return Classifier.from_backbone(pretrained, class_names=names, method=method)
         network = networks.build(
             name, in_channels=channels, num_classes=images.num_classes, image_size=size
         )

@@ -89,16 +89,22 @@ class Backbone(Network):
         """Sets the weights of the backbone's blocks."""
         for name, block in self.backbone_blocks():
             prefix = f"{name}."
-            own = {k.removeprefix(prefix): v for k, v in pretrained.weights.items() if k.startswith(prefix)}
+            own = {
+                k.removeprefix(prefix): v
+                for k, v in pretrained.weights.items()
+                if k.startswith(prefix)
+            }
             block.load_state_dict(own)
 
     def head(self) -> FeatureHead:
         """Builds a head for the features of the frozen backbone, with parameter names as here."""
-        if self.arguments["trained_from"] is not None or self.arguments["features"] != self.backbone_names[-1]:
+        features, first = self.arguments["features"], self.arguments["trained_from"]
+        last = self.backbone_names[-1]
+        if features != last or first is not None:
             raise ValueError(
-                f"the features are those of block {self.arguments['features']!r} and the backbone is trained "
-                f"from block {self.arguments['trained_from']!r}; expected a frozen backbone and its last block "
-                f"{self.backbone_names[-1]!r}: train this network with daedl.fit"
+                f"the features are those of block {features!r} and the backbone is trained from block "
+                f"{first!r}; expected a frozen backbone and its last block {last!r}: train this network "
+                "with daedl.fit"
             )
         return FeatureHead(self.num_features, self.num_classes, self.arguments["hidden"])
 

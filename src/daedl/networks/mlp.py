@@ -45,9 +45,7 @@ class MLP(Network):
         )
 
 
-def dense_blocks(
-    in_features: int, hidden: Sequence[int], num_classes: int
-) -> dict[str, nn.Module]:
+def dense_blocks(in_features: int, hidden: Sequence[int], num_classes: int) -> dict[str, nn.Module]:
     """Blocks dense1, dense2, ... with ReLU, and logits."""
     widths = [in_features, *hidden]
     blocks: dict[str, nn.Module] = {

@@ -72,7 +72,9 @@ class FeatureCache:
         if self.folder is None or not new:
             return
         keys = torch.frombuffer(bytearray(b"".join(new)), dtype=torch.uint8).view(len(new), -1)
-        path = self.folder / f"{hashlib.sha256(keys.numpy().tobytes()).hexdigest()[:16]}.safetensors"
+        path = (
+            self.folder / f"{hashlib.sha256(keys.numpy().tobytes()).hexdigest()[:16]}.safetensors"
+        )
         tensors = {"keys": keys, "features": torch.stack([self.rows[each] for each in new])}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

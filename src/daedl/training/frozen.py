@@ -25,6 +25,10 @@ from daedl.training.loop import History
 BATCH = 16
 # Seconds between lines of progress where the output is no terminal (chosen).
 INTERVAL = 10.0
+# Seconds from which the estimated time is printed (chosen).
+MENTIONED = 1.0
+# Batches before the time is estimated (chosen): the first one also allocates memory.
+FIRST = 2
 
 Cache = str | Path | Literal["default"] | None
 
@@ -58,9 +62,13 @@ def fit_frozen(
     store = FeatureCache(None if folder is None else expanded(folder), model)
     plain = features_of(model, train, store, "training", progress=progress)
     mirrored = (
-        [features_of(model, train, store, "mirrored", mirror=True, progress=progress)] if flip else []
+        [features_of(model, train, store, "mirrored", mirror=True, progress=progress)]
+        if flip
+        else []
     )
-    held_out = None if val is None else features_of(model, val, store, "validation", progress=progress)
+    held_out = (
+        None if val is None else features_of(model, val, store, "validation", progress=progress)
+    )
     joined = tuple(torch.cat(parts) for parts in zip(plain, *mirrored, strict=True))
     history = fit(head, joined, held_out, fit_data=plain, progress=progress, **options)
     model.network.load_state_dict(head.network.state_dict(), strict=False)
@@ -98,7 +106,9 @@ def features_of(
         lay_out(model.network, torch.contiguous_format)
         store.flush()
     if not parts:
-        raise ValueError(f"the {name} data have no batch; expected at least one (inputs, labels) pair")
+        raise ValueError(
+            f"the {name} data have no batch; expected at least one (inputs, labels) pair"
+        )
     return tuple(torch.cat(each) for each in zip(*parts, strict=True))
 
 
@@ -136,12 +146,17 @@ def _head(model: Classifier) -> Classifier:
 
 
 def _reported(batches: Iterable[Any], name: str, wanted: bool) -> Iterator[Any]:
-    """Yields `batches`; prints the estimated time after the first slow one, then shows progress."""
+    """Yields `batches`; prints the estimated time after the first ones, then shows progress."""
     total, console = count(batches), Console()
     if not wanted or total is None:
         yield from batches
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     terminal = console.is_terminal
     with Progress(*columns, console=console, disable=not terminal, transient=True) as bar:
         task = bar.add_task(f"features of the {name} images", total=total)
@@ -151,7 +166,7 @@ def _reported(batches: Iterable[Any], name: str, wanted: bool) -> Iterator[Any]:
             bar.advance(task)
             now = time.perf_counter()
             left = (now - started) / (done + 1) * (total - done - 1)
-            if done == 0 and left > 1:
+            if done == FIRST and left > MENTIONED:
                 console.print(f"features of the {name} images: about {left:.0f} s", highlight=False)
             elif not terminal and now - last > INTERVAL:
                 last = now
