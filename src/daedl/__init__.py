@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         remove_spectral_norm,
         spectral_normalize,
     )
-    from daedl.training import Callback, History
+    from daedl.training import Callback, History, fit_frozen
     from daedl.training.fit import fit
 
 _SUBMODULES = ("density", "losses", "methods", "metrics", "networks")
@@ -54,6 +54,7 @@ _SOURCES = {
     "Thresholds": "selective",
     "ensemble": "members",
     "fit": "training",
+    "fit_frozen": "training",
     "lipschitz_bound": "spectral",
     "remove_spectral_norm": "spectral",
     "spectral_normalize": "spectral",
@@ -82,6 +83,7 @@ __all__ = [
     "density",
     "ensemble",
     "fit",
+    "fit_frozen",
     "lipschitz_bound",
     "losses",
     "methods",

@@ -4,24 +4,26 @@ import copy
 import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from daedl import methods, networks, storage
+from daedl import backbones, methods, networks, storage
+from daedl.backbones import Pretrained
 from daedl.checks import DataWarning, NotFittedError, require_finite, require_float
 from daedl.data import Batch, ImageSet, Preprocess
 from daedl.data.loaders import Data, as_batches, as_input, as_inputs
 from daedl.density import DensityEffect, DensityScorer, density_effect
 from daedl.distributed import sum_across
 from daedl.methods import Method
-from daedl.names import strip_prefix
-from daedl.networks import FeatureModule, Network
+from daedl.names import look_up, strip_prefix
+from daedl.networks import Backbone, FeatureModule, Network
 from daedl.outputs import Outputs, collect, evaluating
 from daedl.prediction import Prediction
 from daedl.selective import (
@@ -34,6 +36,12 @@ from daedl.selective import (
 from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, spectral_normalize
 
 DEFAULT_TARGET = MaxRejectionRate()
+# Defaults of methods on pretrained backbones. Spectral normalisation would only limit the logits, as the
+# features are fixed; a few images per class don't determine a covariance of 1,280 features each; their
+# in-sample densities exceed those of new images (docs/architecture.md).
+BACKBONE_SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {"spectral": None, "covariance": "tied", "leave_one_out": True}
+)
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,47 @@ class Classifier(nn.Module):
         network = FeatureModule(module, features, shape)
         classifier = cls(network, method, class_names, preprocess, **method_arguments)
         return classifier.train(module.training)
+
+    @classmethod
+    def from_backbone(
+        cls,
+        backbone: str | Pretrained = "efficientnet-lite0",
+        num_classes: int | None = None,
+        *,
+        class_names: Sequence[str] | None = None,
+        image_size: int | None = None,
+        hidden: Sequence[int] = (),
+        method: str | Method = "daedl",
+        **method_arguments: Any,
+    ) -> "Classifier":
+        """Builds a classifier on a frozen pretrained backbone, with a new head.
+
+        Train it with `daedl.fit_frozen`, which passes images through the backbone once and caches features:
+        `daedl.fit_frozen(Classifier.from_backbone(class_names=["cat", "dog"]), "photos")`.
+
+        Arguments:
+            backbone: "efficientnet-lite0", "timm:NAME" or "hf:NAME_OR_FOLDER", see docs/backbones.md; or
+                what `daedl.backbones.pretrained` returned.
+            num_classes: C; by default the number of `class_names`.
+            image_size: height and width of inputs; by default chosen for the backbone.
+            hidden: widths of dense layers between features and logits; by default none.
+            method, method_arguments: as for `Classifier`, with the defaults `BACKBONE_SETTINGS`; a built
+                method is used as it is.
+        """
+        if num_classes is None and class_names is None:
+            raise ValueError("neither num_classes nor class_names was given; expected one of them")
+        number = len(class_names or ()) if num_classes is None else num_classes
+        if isinstance(method, str):
+            method_arguments = {**backbone_settings(method), **method_arguments}
+        pretrained = (
+            backbone
+            if isinstance(backbone, Pretrained)
+            else backbones.pretrained(backbone, image_size)
+        )
+        size = pretrained.preprocess.size[0]
+        network = Backbone(pretrained.name, number, size, hidden, config=pretrained.config)
+        network.load_pretrained(pretrained)
+        return cls(network, method, class_names, pretrained.preprocess, **method_arguments)
 
     def forward(self, inputs: Tensor) -> Outputs:
         """Returns features and logits of raw inputs (B, *input_shape)."""
@@ -397,6 +446,12 @@ class Classifier(nn.Module):
         state = self.network.state_dict()
         more = {name: getattr(self, name) for name in ("fitted", "thresholds", "revisions")}
         return _unpickle, (*parts, state, more, self.training)
+
+
+def backbone_settings(method: str) -> dict[str, Any]:
+    """Returns the default settings of this method on a pretrained backbone."""
+    known = look_up(methods.METHODS, method, "method").defaults()
+    return {name: value for name, value in BACKBONE_SETTINGS.items() if name in known}
 
 
 def _build_method(method: str | Method, arguments: dict[str, Any]) -> Method:

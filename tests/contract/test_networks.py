@@ -18,6 +18,8 @@ from daedl.networks import (
 )
 
 SMALL = {
+    "Backbone": {"backbone": "efficientnet-lite0", "num_classes": 3, "image_size": 32},
+    "FeatureHead": {"in_features": 5, "num_classes": 3},
     "MLP": {"in_features": 5, "num_classes": 3},
     "ConvNet": {"in_channels": 2, "num_classes": 3, "image_size": 8, "channels": 4},
     "VGG16": {"in_channels": 2, "num_classes": 3},
@@ -200,7 +202,7 @@ def test_pooling_before_relu_has_the_same_values_and_gradients():
         torch.testing.assert_close(mine.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("name", ["ConvNet", "VGG16", "ResNet18"])
+@pytest.mark.parametrize("name", ["Backbone", "ConvNet", "VGG16", "ResNet18"])
 def test_channels_last_has_the_same_outputs(name):
     network = build(name, **SMALL[name]).eval()
     images = torch.rand(2, *network.input_shape)

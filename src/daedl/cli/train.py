@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 
 from daedl import methods, networks
+from daedl.backbones import Pretrained
 from daedl.classifier import Classifier
+from daedl.cli import backbone as backbone_options
 from daedl.cli.common import Threads, report_errors, report_warnings, using_threads
 from daedl.cli.memory import keep_freed_memory
 from daedl.cli.results import require_output_file
@@ -62,13 +64,16 @@ def train(
             f"{SMALL} pixels, else resnet18."
         ),
     ] = "auto",
+    backbone: backbone_options.Name = None,
+    finetune: backbone_options.Finetune = False,
+    cache: backbone_options.CacheFolder = None,
     size: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
             help="Height and width to resize images to; default: "
-            f"{FOLDER_SIZE} for folders, unchanged for .npz files.",
+            f"{FOLDER_SIZE} for folders, unchanged for .npz files, chosen by a backbone.",
         ),
     ] = None,
     grey: Annotated[
@@ -110,37 +115,50 @@ def train(
     same command with --resume.
     """
     keep_freed_memory()
-    with report_errors(OSError, ValueError), using_threads(threads):
-        chosen = build(method, settings or [])
+    with report_errors(OSError, ValueError, ImportError), using_threads(threads):
+        given = settings or []
+        chosen = build(
+            method, backbone_options.method_settings(method, given) if backbone else given
+        )
         name = look_up(NETWORKS, network.lower(), "network")
-        transform = augmentation([each.strip() for each in augment.split(",") if each.strip()])
+        augmentations = [each.strip() for each in augment.split(",") if each.strip()]
+        transform = augmentation(augmentations)
         _validate_options(validation, seed)
         checkpoint = _checkpoint_path(out, resume, force)
-        images = _read_images(data, size, grey)
+        pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
+        images = _read_images(data, size, grey, pretrained)
         training, held_out = _split(images, validation, seed)
-        model = _build_model(name, chosen, images, seed)
+        model = _build_model(name, chosen, images, seed, pretrained)
         typer.echo(_description(training, held_out, model))
         if not resume:
             checkpoint.unlink(missing_ok=True)
+        options: dict[str, Any] = {
+            "max_epochs": epochs,
+            "learning_rate": learning_rate,
+            "patience": patience,
+            "seed": seed,
+            "resume_key": {
+                "data": _digest(images),
+                "augmentation": augment,
+                "validation": validation,
+                "batch size": batch_size,
+            },
+        }
         with _report_interruption():
-            history = fit(
-                model,
-                training.batches(batch_size, shuffle=True, seed=seed, augment=transform),
-                held_out,
-                max_epochs=epochs,
-                learning_rate=learning_rate,
-                patience=patience,
-                fit_data=training,
-                seed=seed,
-                checkpoint=checkpoint,
-                resume=resume,
-                resume_key={
-                    "data": _digest(images),
-                    "augmentation": augment,
-                    "validation": validation,
-                    "batch size": batch_size,
-                },
-            )
+            if pretrained is not None:
+                history = backbone_options.Training(
+                    finetune, cache, augmentations, batch_size, checkpoint, resume
+                ).run(model, training, held_out, **options)
+            else:
+                history = fit(
+                    model,
+                    training.batches(batch_size, shuffle=True, seed=seed, augment=transform),
+                    held_out,
+                    fit_data=training,
+                    checkpoint=checkpoint,
+                    resume=resume,
+                    **options,
+                )
         model.save(out)
         checkpoint.unlink(missing_ok=True)
     typer.echo(_summary(history, out))
@@ -184,10 +202,22 @@ def _checkpoint_path(out: Path, resume: bool, force: bool) -> Path:
     return checkpoint
 
 
-def _read_images(data: str, size: int | None, grey: bool | None) -> ImageSet:
-    channels = None if grey is None else 1 if grey else 3
+def _read_images(
+    data: str, size: int | None, grey: bool | None, pretrained: Pretrained | None
+) -> ImageSet:
+    options: dict[str, Any] = {
+        "channels": None if grey is None else 1 if grey else 3,
+        "size": size,
+    }
+    if pretrained is not None:
+        expected = pretrained.preprocess
+        options = {
+            "channels": expected.channels,
+            "size": expected.size,
+            "resize": expected.resize,
+        }
     with report_warnings():
-        images = read(expand_user(data), channels=channels, size=size)
+        images = read(expand_user(data), **options)
     if images.num_classes < 2:
         raise ValueError(
             f"{data} has one class; expected at least two: add a subfolder, or a label, per class"
@@ -199,7 +229,7 @@ def _read_images(data: str, size: int | None, grey: bool | None) -> ImageSet:
             f"labels of {data} are {shown}; expected 0 to {len(present) - 1} for its {len(present)} "
             "classes: renumber them with numpy.unique(labels, return_inverse=True)[1]"
         )
-    if grey is None and bool((images.images == images.images[:, :1]).all()):
+    if pretrained is None and grey is None and bool((images.images == images.images[:, :1]).all()):
         return images.converted(1, images.shape[1])
     return images
 
@@ -233,11 +263,16 @@ def _shorten(names: Sequence[str]) -> str:
     return textwrap.shorten(", ".join(names), 100, placeholder=" ...")
 
 
-def _build_model(name: str, method: Method, images: ImageSet, seed: int) -> Classifier:
+def _build_model(
+    name: str, method: Method, images: ImageSet, seed: int, pretrained: Pretrained | None
+) -> Classifier:
     channels, size, _ = images.shape
     name = name or ("ConvNet" if size <= SMALL else "ResNet18")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if pretrained is not None:
+            names = _names(images)
+            return Classifier.from_backbone(pretrained, class_names=names, method=method)
         network = networks.build(
             name, in_channels=channels, num_classes=images.num_classes, image_size=size
         )

@@ -5,8 +5,10 @@ from types import MappingProxyType
 from typing import Any
 
 from daedl.names import look_up, subclasses_in
+from daedl.networks.backbone import Backbone
 from daedl.networks.base import FeatureModule, Network, lay_out
 from daedl.networks.convnet import ConvNet
+from daedl.networks.feature_head import FeatureHead
 from daedl.networks.headed import Headed, Members
 from daedl.networks.mlp import MLP
 from daedl.networks.resnet import ResNet18
@@ -33,7 +35,9 @@ __all__ = [
     "MLP",
     "NETWORKS",
     "VGG16",
+    "Backbone",
     "ConvNet",
+    "FeatureHead",
     "FeatureModule",
     "Headed",
     "Members",

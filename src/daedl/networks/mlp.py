@@ -30,15 +30,9 @@ class MLP(Network):
                 "hidden is empty; expected at least one hidden layer: use hidden=(64, 64)"
             )
         require_sizes(hidden, in_features=in_features, num_classes=num_classes)
-        widths = [in_features, *hidden]
-        blocks: dict[str, nn.Module] = {
-            f"dense{i}": nn.Sequential(nn.Linear(widths[i - 1], widths[i]), nn.ReLU())
-            for i in range(1, len(widths))
-        }
-        blocks["logits"] = nn.Linear(widths[-1], num_classes)
         features = features or f"dense{len(hidden)}"
         super().__init__(
-            blocks,
+            dense_blocks(in_features, hidden, num_classes),
             features,
             (in_features,),
             num_classes,
@@ -49,3 +43,14 @@ class MLP(Network):
                 "features": features,
             },
         )
+
+
+def dense_blocks(in_features: int, hidden: Sequence[int], num_classes: int) -> dict[str, nn.Module]:
+    """Blocks dense1, dense2, ... with ReLU, and logits."""
+    widths = [in_features, *hidden]
+    blocks: dict[str, nn.Module] = {
+        f"dense{i}": nn.Sequential(nn.Linear(widths[i - 1], widths[i]), nn.ReLU())
+        for i in range(1, len(widths))
+    }
+    blocks["logits"] = nn.Linear(widths[-1], num_classes)
+    return blocks

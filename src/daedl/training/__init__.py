@@ -1,7 +1,9 @@
 """Training with Lightning Fabric, followed by the method's post-hoc fit."""
 
 from daedl.training.callbacks import Callback
+from daedl.training.feature_cache import CacheWarning
 from daedl.training.fit import fit
+from daedl.training.frozen import fit_frozen
 from daedl.training.loop import Epoch, History
 
-__all__ = ["Callback", "Epoch", "History", "fit"]
+__all__ = ["CacheWarning", "Callback", "Epoch", "History", "fit", "fit_frozen"]

@@ -1,0 +1,50 @@
+"""Pretrained feature extractors from several sources, one adapter each; packages are imported when used."""
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from daedl.backbones.base import Body, Pretrained, Source
+from daedl.backbones.efficientnet_lite0 import NAME as LITE0
+from daedl.backbones.efficientnet_lite0 import EfficientNetLite0
+from daedl.backbones.timm_models import Timm
+from daedl.backbones.transformers_models import Transformers
+
+# Names, and prefixes of names, with their adapters.
+NAMED: Mapping[str, Source] = MappingProxyType({LITE0: EfficientNetLite0()})
+PREFIXED: Mapping[str, Source] = MappingProxyType({"timm": Timm(), "hf": Transformers()})
+
+
+def body(backbone: str, image_size: int, config: Mapping[str, Any]) -> Body:
+    """Builds the architecture of a backbone with random weights, without network access."""
+    source, name = _source(backbone)
+    return source.body(name, image_size, config)
+
+
+def pretrained(backbone: str, image_size: int | None = None) -> Pretrained:
+    """Loads the published weights of a backbone and the preprocessing that they expect.
+
+    Arguments:
+        backbone: "efficientnet-lite0", "timm:NAME" or "hf:NAME_OR_FOLDER".
+        image_size: height and width of inputs; by default chosen by the adapter.
+    """
+    source, name = _source(backbone)
+    return source.pretrained(name, image_size)
+
+
+def _source(backbone: Any) -> tuple[Source, str]:
+    """Returns the adapter, and the name without its prefix."""
+    if isinstance(backbone, str):
+        if backbone in NAMED:
+            return NAMED[backbone], backbone
+        prefix, _, name = backbone.partition(":")
+        if name and prefix in PREFIXED:
+            return PREFIXED[prefix], name
+    names = [*NAMED, *(f"{prefix}:NAME" for prefix in PREFIXED)]
+    close = difflib.get_close_matches(str(backbone).lower(), names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"backbone is {backbone!r}; expected one of {', '.join(names)}{hint}")
+
+
+__all__ = ["NAMED", "PREFIXED", "Body", "Pretrained", "Source", "body", "pretrained"]

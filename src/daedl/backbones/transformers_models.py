@@ -1,0 +1,87 @@
+"""Backbones of the package transformers: `hf:NAME` or `hf:FOLDER`."""
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from daedl.backbones.base import Body, Pretrained, Source, require_package
+from daedl.data import Preprocess
+
+INSTALL = "transformers"
+
+
+class MeanOfLastState(nn.Module):
+    """Mean of the last hidden state over tokens (B, T, H) or positions (B, H, h, w).
+
+    `pooler_output` isn't used: many checkpoints have no weights for it, and it would be random.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Maps images (B, C, height, width) to features (B, H)."""
+        state: Tensor = self.model(pixel_values=images).last_hidden_state
+        return state.mean(1) if state.ndim == 3 else state.flatten(2).mean(2)
+
+
+class Transformers(Source):
+    """Adapter of transformers; a folder is read without network access."""
+
+    def body(self, name: str, image_size: int, config: Mapping[str, Any]) -> Body:
+        """One block `body`, built from the configuration in the model file."""
+        del image_size
+        package = _package(name)
+        settings = package.AutoConfig.for_model(**config)
+        return Body(
+            {"body": MeanOfLastState(package.AutoModel.from_config(settings))}, finetuned="body"
+        )
+
+    def pretrained(self, name: str, image_size: int | None) -> Pretrained:
+        """Loads the model and its image processor."""
+        package = _package(name)
+        try:
+            model = package.AutoModel.from_pretrained(name)
+            processor = package.AutoImageProcessor.from_pretrained(name)
+        except OSError as error:
+            raise ValueError(
+                f"hf:{name} can't be loaded ({error}); expected the name of an image model, or a folder "
+                f"with config.json, weights and preprocessor_config.json{_hint(name)}"
+            ) from error
+        size = _size(processor) if image_size is None else image_size
+        preprocess = Preprocess(
+            3,
+            (size, size),
+            "crop",
+            scale=1 / getattr(processor, "rescale_factor", 1 / 255),
+            mean=processor.image_mean,
+            std=processor.image_std,
+        )
+        weights = {f"body.model.{key}": value for key, value in model.state_dict().items()}
+        config = json.loads(model.config.to_json_string(use_diff=False))
+        # The path of a folder is of no use elsewhere: model files store its name.
+        stored = Path(name).name if Path(name).is_dir() else name
+        return Pretrained(f"hf:{stored}", weights, preprocess, config)
+
+
+def _package(name: str) -> Any:
+    return require_package("transformers", f"hf:{name}", INSTALL)
+
+
+def _size(processor: Any) -> int:
+    """Height of the images that the processor returns."""
+    size = getattr(processor, "crop_size", None) or processor.size
+    return int(size["height"] if "height" in size else size["shortest_edge"])
+
+
+def _hint(name: str) -> str:
+    """Folders beside `name` with a similar name."""
+    folder = Path(name)
+    beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
+    close = difflib.get_close_matches(folder.name, [each.name for each in beside if each.is_dir()])
+    return f"; did you mean {folder.parent / close[0]}?" if close else ""

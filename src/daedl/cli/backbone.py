@@ -1,0 +1,104 @@
+"""Options of `daedl train --backbone`: a head on features of a pretrained network."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from daedl import backbones
+from daedl.backbones import Pretrained
+from daedl.classifier import Classifier, backbone_settings
+from daedl.cli.common import report_warnings
+from daedl.data import ImageSet, augmentation
+from daedl.training import History, fit, fit_frozen
+
+# Fine-tuning starts from a trained head, so it needs few epochs at a lower rate (chosen).
+FINETUNE_EPOCHS = 5
+FINETUNE_RATE = 0.1  # times --learning-rate
+
+Name = Annotated[
+    str | None,
+    typer.Option(
+        "--backbone",
+        help="Train only a head on a pretrained network: efficientnet-lite0, timm:NAME or "
+        "hf:NAME_OR_FOLDER. Recommended for photographs.",
+    ),
+]
+Finetune = Annotated[
+    bool,
+    typer.Option("--finetune", help="Then also train the last stages of the backbone, slowly."),
+]
+CacheFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--cache",
+        help="Folder for features of the backbone, or none; by default the user's cache folder.",
+    ),
+]
+
+
+def method_settings(method: str, given: Sequence[str]) -> list[str]:
+    """Settings of the form NAME=VALUE: defaults on a backbone, then those `given`, which prevail."""
+    defaults = backbone_settings(method).items()
+    return [*(f"{name}={json.dumps(value)}" for name, value in defaults), *given]
+
+
+def load(backbone: str, network: str, size: int | None, grey: bool | None) -> Pretrained:
+    """Loads the backbone; raises for options that contradict it."""
+    if network != "auto" or grey:
+        option = f"--network {network}" if network != "auto" else "--grey"
+        raise ValueError(
+            f"{option} was given with --backbone {backbone}, which is a network for colour images; "
+            "expected one of them: leave one out. Grey images are converted"
+        )
+    return backbones.pretrained(backbone, size)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Trains the head, and with `finetune` the last stages of the backbone."""
+
+    finetune: bool
+    cache: str | None
+    augment: Sequence[str]
+    batch_size: int
+    checkpoint: Path
+    resume: bool
+
+    def __post_init__(self) -> None:
+        if not self.finetune and set(self.augment) - {"flip"}:
+            raise ValueError(
+                f"--augment is {','.join(self.augment)} with a frozen backbone, whose features are computed "
+                "once; expected flip or nothing: add --finetune, or leave the others out"
+            )
+
+    def run(
+        self, model: Classifier, learned: ImageSet, held_out: ImageSet, **options: Any
+    ) -> History:
+        """Trains `model` with these options of `fit`."""
+        cache = {None: "default", "none": None}.get(self.cache, self.cache)
+        flip, batch_size = "flip" in self.augment, self.batch_size
+        with report_warnings():
+            history = fit_frozen(
+                model, learned, held_out, flip=flip, cache=cache, batch_size=batch_size, **options
+            )
+        if not self.finetune:
+            return history
+        network: Any = model.network.plain
+        network.freeze(network.finetuned)
+        change = augmentation(self.augment)
+        seed = options["seed"]
+        options["learning_rate"] *= FINETUNE_RATE
+        options["max_epochs"] = min(options["max_epochs"], FINETUNE_EPOCHS)
+        return fit(
+            model,
+            learned.batches(batch_size, shuffle=True, seed=seed, augment=change),
+            held_out,
+            fit_data=learned,
+            checkpoint=self.checkpoint,
+            resume=self.resume,
+            **options,
+        )

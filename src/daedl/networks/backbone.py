@@ -1,0 +1,143 @@
+"""A pretrained backbone with a head of dense layers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from daedl import backbones
+from daedl.backbones import Pretrained
+from daedl.checks import require_sizes
+from daedl.names import look_up
+from daedl.networks.base import Network, Scope
+from daedl.networks.feature_head import FeatureHead
+from daedl.networks.mlp import dense_blocks
+
+
+class Backbone(Network):
+    """Blocks of a backbone of `daedl.backbones`, then dense1, dense2, ..., logits.
+
+    Built with random weights; `load_pretrained` sets the published ones, a model file those of the model.
+    Frozen blocks have no gradients and stay in eval mode. BatchNorm stays in eval mode in every block of
+    the backbone: statistics of a small dataset would replace those of the published training.
+
+    Arguments:
+        backbone: "efficientnet-lite0", "timm:NAME" or "hf:NAME".
+        num_classes: C.
+        image_size: image height and width.
+        hidden: widths of the dense layers between features and logits.
+        features: block whose output is the features; the last one of the backbone by default.
+        trained_from: first block of the backbone that is trained; None freezes all of them.
+        config: settings of the architecture; see `daedl.backbones.Pretrained`.
+    """
+
+    def __init__(
+        self,
+        backbone: str,
+        num_classes: int,
+        image_size: int,
+        hidden: Sequence[int] = (),
+        features: str | None = None,
+        trained_from: str | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        require_sizes(hidden, num_classes=num_classes, image_size=image_size)
+        body = backbones.body(backbone, image_size, config or {})
+        self.backbone_names = tuple(body.blocks)
+        self.finetuned = body.finetuned
+        shape = (3, image_size, image_size)
+        features = features or self.backbone_names[-1]
+        blocks = {**body.blocks, **dense_blocks(_width(body.blocks, shape), hidden, num_classes)}
+        arguments = {
+            "backbone": backbone,
+            "num_classes": num_classes,
+            "image_size": image_size,
+            "hidden": list(hidden),
+            "features": features,
+            "trained_from": trained_from,
+            "config": dict(config or {}),
+        }
+        super().__init__(blocks, features, shape, num_classes, arguments)
+        self.freeze(trained_from)
+
+    def backbone_blocks(self) -> Iterator[tuple[str, nn.Module]]:
+        """Names and modules of the backbone's blocks, in order."""
+        blocks = {**dict(self.extractor.named_children()), **dict(self.classifier.named_children())}
+        return ((name, blocks[name]) for name in self.backbone_names)
+
+    def freeze(self, trained_from: str | None = None) -> None:
+        """Freezes the blocks of the backbone before `trained_from`; all of them for None."""
+        if trained_from is not None:
+            look_up({name: name for name in self.backbone_names}, trained_from, "backbone block")
+        self.arguments = {**self.arguments, "trained_from": trained_from}
+        for name, block in self.backbone_blocks():
+            block.requires_grad_(not self._is_frozen(name))
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "Backbone":
+        """Sets training mode, except for frozen blocks and the backbone's BatchNorm."""
+        super().train(mode)
+        for name, block in self.backbone_blocks():
+            for module in block.modules():
+                if self._is_frozen(name) or isinstance(module, _BatchNorm):
+                    module.training = False
+        return self
+
+    def load_pretrained(self, pretrained: Pretrained) -> None:
+        """Sets the weights of the backbone's blocks."""
+        for name, block in self.backbone_blocks():
+            prefix = f"{name}."
+            own = {
+                k.removeprefix(prefix): v
+                for k, v in pretrained.weights.items()
+                if k.startswith(prefix)
+            }
+            block.load_state_dict(own)
+
+    def head(self) -> FeatureHead:
+        """Builds a head for the features of the frozen backbone, with parameter names as here."""
+        features, first = self.arguments["features"], self.arguments["trained_from"]
+        last = self.backbone_names[-1]
+        if features != last or first is not None:
+            raise ValueError(
+                f"the features are those of block {features!r} and the backbone is trained from block "
+                f"{first!r}; expected a frozen backbone and its last block {last!r}: train this network "
+                "with daedl.fit"
+            )
+        return FeatureHead(self.num_features, self.num_classes, self.arguments["hidden"])
+
+    def reinitialized(self) -> "Backbone":
+        """Builds the same backbone with the same weights, and a head with new ones."""
+        new = type(self)(**self.arguments)
+        for (_, block), (_, own) in zip(new.backbone_blocks(), self.backbone_blocks(), strict=True):
+            block.load_state_dict(own.state_dict())
+        return new
+
+    def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
+        """Named modules of the head: spectral normalisation would change what pretraining learned."""
+        for name, module in super().named_modules_in(scope):
+            block = name.split(".")[1:2]
+            if not block or block[0] not in self.backbone_names:
+                yield name, module
+
+    def _is_frozen(self, name: str) -> bool:
+        first = self.arguments["trained_from"]
+        order = self.backbone_names.index
+        return first is None or order(name) < order(first)
+
+
+def _width(blocks: Mapping[str, nn.Module], shape: tuple[int, ...]) -> int:
+    """Number of features that the last block returns."""
+    maps = torch.zeros(1, *shape)
+    with torch.no_grad():
+        for block in blocks.values():
+            block.eval()
+            maps = block(maps)
+    if not isinstance(maps, Tensor) or maps.ndim != 2:
+        raise ValueError(
+            f"the backbone returned {tuple(getattr(maps, 'shape', ()))} for one image; expected features "
+            "(1, H): choose an image model with pooled outputs"
+        )
+    return maps.shape[1]
