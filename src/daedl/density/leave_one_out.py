@@ -28,7 +28,7 @@ def left_out_log_density(density: GaussianDensity, features: Tensor, targets: Te
 
     `density` was fitted to these samples, and possibly to others. The result equals N separate fits, each
     without one sample and with the amount of shrinkage held fixed. A class of one sample vanishes with
-    it. A class of two samples keeps its covariance, because that of one sample is undefined.
+    it. A class of two samples keeps its own covariance, because that of one sample is undefined.
     """
     statistics, features, targets = density.statistics, features.cpu(), targets.cpu()
     shares, total = statistics.counts / statistics.counts.sum(), statistics.counts.sum()
