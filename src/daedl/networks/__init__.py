@@ -11,9 +11,10 @@ from daedl.networks.headed import Headed, Members
 from daedl.networks.mlp import MLP
 from daedl.networks.resnet import ResNet18
 from daedl.networks.vgg import VGG16
+from daedl.networks.whitennet import WhitenNet
 
 NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
-    {"MLP": MLP, "ConvNet": ConvNet, "VGG16": VGG16, "ResNet18": ResNet18}
+    {"MLP": MLP, "ConvNet": ConvNet, "VGG16": VGG16, "ResNet18": ResNet18, "WhitenNet": WhitenNet}
 )
 
 
@@ -32,6 +33,7 @@ __all__ = [
     "Members",
     "Network",
     "ResNet18",
+    "WhitenNet",
     "build",
     "lay_out",
 ]

@@ -1,0 +1,119 @@
+"""A small convolutional network that trains in few epochs on a CPU."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from daedl.checks import require_images, require_sizes
+from daedl.networks.base import Network
+
+PATCH = 2  # side of a whitening filter, as in airbench
+# Added to the eigenvalues, as in airbench: it bounds the gain on directions that are mostly noise.
+EPSILON = 5e-4
+
+
+class WhitenNet(Network):
+    """A fixed whitening layer, three blocks of two 3x3 convolutions with BatchNorm, global pooling.
+
+    The design of airbench (Jordan, 2024, arXiv:2404.00498) with ReLU. Each block halves height and
+    width after its first convolution. Convolutions start as the identity on their input channels,
+    as far as there are output channels. Blocks: whiten, block1, block2, block3, pool, logits; as
+    many features as the last block has channels.
+
+    The whitening filters are not trained. They start as single pixels; `whiten` computes them from
+    training images, before training.
+
+    Arguments:
+        in_channels: channels of an image.
+        num_classes: C.
+        image_size: height and width of an image, at least 9.
+        hidden: channels of the three blocks.
+        features: block whose output is the features.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        image_size: int = 32,
+        hidden: Sequence[int] = (64, 128, 128),
+        features: str = "pool",
+        activation: str = "relu",
+        pooling: str = "max",
+    ) -> None:
+        require_sizes(
+            hidden, in_channels=in_channels, num_classes=num_classes, image_size=image_size
+        )
+        if image_size < 9:
+            raise ValueError(
+                f"image_size is {image_size}; a 2x2 convolution and three 2x2 poolings need at least "
+                "9: enlarge the images"
+            )
+        act = {"relu": nn.ReLU, "gelu": nn.GELU}[activation]
+        directions = in_channels * PATCH**2
+        # Both signs of each direction, so that the ReLU loses neither.
+        whitening = nn.Conv2d(in_channels, 2 * directions, PATCH, bias=False)
+        whitening.requires_grad_(False)
+        _set_filters(whitening, torch.eye(directions))
+        blocks: dict[str, nn.Module] = {"whiten": nn.Sequential(whitening, act())}
+        before = 2 * directions
+        for number, width in enumerate(hidden, start=1):
+            blocks[f"block{number}"] = nn.Sequential(
+                _convolution(before, width),
+                # Before the BatchNorm, which then has a quarter of the work.
+                nn.MaxPool2d(2),
+                nn.BatchNorm2d(width),
+                act(),
+                _convolution(width, width),
+                nn.BatchNorm2d(width),
+                act(),
+            )
+            before = width
+        size = (image_size - PATCH + 1) // 8
+        pool = {"max": nn.MaxPool2d, "mean": nn.AvgPool2d}[pooling]
+        blocks["pool"] = nn.Sequential(pool(size), nn.Flatten())
+        blocks["logits"] = nn.Linear(before, num_classes)
+        super().__init__(
+            blocks,
+            features,
+            (in_channels, image_size, image_size),
+            num_classes,
+            {
+                "in_channels": in_channels,
+                "num_classes": num_classes,
+                "image_size": image_size,
+                "hidden": list(hidden),
+                "features": features,
+                "activation": activation,
+                "pooling": pooling,
+            },
+        )
+
+    @torch.no_grad()
+    def whiten(self, images: Tensor) -> None:
+        """Compute the whitening filters from training images (B, *input_shape), as the network sees them.
+
+            w_i = v_i / √(λ_i + EPSILON),   λ_i, v_i eigenpairs of E[p pᵀ] over all 2x2 patches p
+        """
+        layer: nn.Conv2d = self.get_submodule("extractor.whiten.0")  # type: ignore[assignment]
+        require_images(images, self.input_shape, layer.weight.dtype)
+        patches = images.unfold(2, PATCH, 1).unfold(3, PATCH, 1)
+        # (B, C, h, w, 2, 2) to one row of C * 2 * 2 values for each patch.
+        rows = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, layer.weight[0].numel()).double()
+        values, vectors = torch.linalg.eigh(rows.T @ rows / len(rows))
+        _set_filters(layer, (vectors / (values + EPSILON).sqrt()).T)
+
+
+def _set_filters(layer: nn.Conv2d, directions: Tensor) -> None:
+    """Set the weight of `layer` to `directions` (D, C * 2 * 2) and their negatives."""
+    filters = torch.cat((directions, -directions)).view(layer.weight.shape).to(layer.weight)
+    # An assignment, so that a parametrised weight is replaced too.
+    layer.weight = nn.Parameter(filters, requires_grad=False)
+
+
+def _convolution(before: int, after: int) -> nn.Conv2d:
+    """A 3x3 convolution that starts as the identity on its first channels."""
+    layer = nn.Conv2d(before, after, 3, padding=1, bias=False)
+    nn.init.dirac_(layer.weight.data[:before])
+    return layer

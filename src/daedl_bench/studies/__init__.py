@@ -1,0 +1,1 @@
+"""Searches and measurements that led to a protocol or a default."""

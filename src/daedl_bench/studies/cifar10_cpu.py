@@ -1,0 +1,301 @@
+"""The search for the `cpu` protocol on CIFAR-10, by figures on held-out training images.
+
+    python -m daedl_bench.studies.cifar10_cpu --only "short" --data ROOT
+
+Trains every candidate whose name contains `--only` and that has no rows yet, with one thread, and appends
+its rows to benchmarks/results/cifar10_cpu_choice.jsonl: loss and accuracy on the 2,500 held-out images,
+epochs, seconds, and images per second in the fastest training step. Test images and OOD images are not
+read.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+
+from daedl import Classifier, fit, methods
+from daedl.data.augment import Chain, Flip
+from daedl.data.batches import Augmentation, Batches, EpochOrder
+from daedl.evaluate import Measured
+from daedl.networks import Network, WhitenNet
+from daedl.outputs import Batch
+from daedl.training import Epoch
+from daedl_bench import datasets, rows
+from daedl_bench.spec import digest
+
+PATH = Path(__file__).parents[3] / "benchmarks" / "results" / "cifar10_cpu_choice.jsonl"
+EXPERIMENT = "cifar10-cpu-choice"
+SEED = 100  # no experiment uses it
+HELD_OUT = 2500  # images, as in cifar10-paper
+# Of each channel, as in cifar10-paper.
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+WHITENED_ON = 5000  # training images that the whitening filters are computed from, as in airbench
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Epochs with one loss, and a one-cycle schedule of its own.
+
+    Attributes:
+        method: name and settings of the method whose loss is trained.
+        epochs: passes over the training images.
+        rate: peak learning rate of the convolutions.
+        rise: share of the steps in which the rate rises.
+        start: rate of the first step, as a share of the peak.
+    """
+
+    method: dict[str, Any]
+    epochs: int
+    rate: float = 0.4
+    rise: float = 0.25
+    start: float = 0.1
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A recipe.
+
+    Attributes:
+        stages: trainings in a row.
+        network: arguments of the network that differ from its defaults.
+        whiten: whether the whitening filters are computed from training images.
+        batch_size: images in a step.
+        momentum: Nesterov's.
+        decay: weight decay of convolutions and dense layers, not of BatchNorm and biases.
+        dense_rate: learning rate of the dense layer, as a multiple of the convolutions'.
+        bias_rate: the same for BatchNorm and biases.
+        shift: pixels that an image is moved by at most, reflected at the border.
+        cutout: side of the square that is blanked out; 0 for none.
+        precision: as `fit` takes it.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    network: dict[str, Any] = field(default_factory=dict)
+    whiten: bool = True
+    batch_size: int = 512
+    momentum: float = 0.9
+    decay: float = 5e-4
+    dense_rate: float = 1.0
+    bias_rate: float = 1.0
+    shift: int = 2
+    cutout: int = 0
+    precision: str = "bf16-mixed"
+
+    @property
+    def key(self) -> str:
+        """A digest of everything but the name."""
+        return digest({**asdict(self), "name": ""})
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Move by up to `pixels` in each direction; the border is reflected."""
+
+    pixels: int
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        number, _, height, width = images.shape
+        places = 2 * self.pixels + 1
+        down, right = torch.randint(places, (2, number), generator=generator)
+        padded = F.pad(images, (self.pixels,) * 4, mode="reflect")
+        crops = padded.unfold(2, height, 1).unfold(3, width, 1)
+        return crops[torch.arange(number), :, down, right]
+
+
+@dataclass(frozen=True)
+class Cutout:
+    """Set a square with this side to the mean colour of the image, wholly inside it."""
+
+    side: int
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        number, _, height, width = images.shape
+        top = torch.randint(height - self.side + 1, (number, 1), generator=generator)
+        left = torch.randint(width - self.side + 1, (number, 1), generator=generator)
+        rows_, columns = torch.arange(height), torch.arange(width)
+        inside = ((rows_ >= top) & (rows_ < top + self.side)).unsqueeze(2) & (
+            (columns >= left) & (columns < left + self.side)
+        ).unsqueeze(1)
+        return torch.where(inside.unsqueeze(1), images.mean((2, 3), keepdim=True), images)
+
+
+class Timed:
+    """Batches, with the seconds that the caller takes for each."""
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+        self.seconds: list[float] = []
+
+    @property
+    def sampler(self) -> EpochOrder:
+        """`daedl.fit` sets its epoch."""
+        return self.batches.sampler
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        before = time.perf_counter()
+        for number, batch in enumerate(self.batches):
+            yield batch
+            now = time.perf_counter()
+            if number:  # the first step of an epoch includes no augmentation
+                self.seconds.append(now - before)
+            before = now
+
+
+def sgd(candidate: Candidate, rate: float, parameters: Iterable[Tensor]) -> Optimizer:
+    """SGD with Nesterov momentum, one group each for convolutions, dense layers, and all else."""
+    by_rank: dict[int, list[Tensor]] = {4: [], 2: [], 1: []}
+    for parameter in parameters:
+        if parameter.requires_grad:
+            by_rank[parameter.ndim].append(parameter)
+    settings = {4: (1.0, 1.0), 2: (candidate.dense_rate, 1.0), 1: (candidate.bias_rate, 0.0)}
+    groups = [
+        {"params": by_rank[rank], "lr": rate * factor, "weight_decay": candidate.decay * decayed}
+        for rank, (factor, decayed) in settings.items()
+    ]
+    return SGD(groups, momentum=candidate.momentum, nesterov=True)
+
+
+def one_cycle(stage: Stage, steps: int, optimizer: Optimizer) -> LRScheduler:
+    """A linear rise to each group's rate, and a linear fall to zero."""
+    return OneCycleLR(
+        optimizer,
+        [group["lr"] for group in optimizer.param_groups],
+        total_steps=steps,
+        pct_start=stage.rise,
+        anneal_strategy="linear",
+        cycle_momentum=False,
+        div_factor=1 / stage.start,
+        final_div_factor=1e3,
+    )
+
+
+def augmentation(candidate: Candidate) -> Augmentation:
+    """Flip, shift, and cutout if there is one."""
+    steps: tuple[Augmentation, ...] = (Flip(), Shift(candidate.shift))
+    return Chain((*steps, Cutout(candidate.cutout)) if candidate.cutout else steps)
+
+
+def network_of(candidate: Candidate, train: Batches) -> Network:
+    """The network with its initial weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        network = WhitenNet(3, 10, **candidate.network)
+    if candidate.whiten:
+        plain = train.plain()
+        plain.batch_size = WHITENED_ON
+        network.whiten(next(iter(plain))[0])
+    return network
+
+
+def train(candidate: Candidate, data: str | None, show: Callable[[str], None]) -> list[Measured]:
+    """Train `candidate`; its figures on the held-out images."""
+    val, known = datasets.load("cifar10", "train", data, download=False).parted(HELD_OUT, SEED)
+    batches = known.batches(
+        candidate.batch_size,
+        shuffle=True,
+        seed=SEED,
+        mean=MEAN,
+        std=STD,
+        augment=augmentation(candidate),
+        drop_last=True,
+    )
+    timed = Timed(batches)
+    network = network_of(candidate, batches)
+    epochs: list[Epoch] = []
+    for number, stage in enumerate(candidate.stages):
+        settings = dict(stage.method)
+        model = Classifier(network, methods.build(settings.pop("name"), **settings))
+        history = fit(
+            model,
+            timed,
+            val.batches(500, mean=MEAN, std=STD),
+            max_epochs=stage.epochs,
+            patience=stage.epochs,
+            optimizer=partial(sgd, candidate, stage.rate),
+            scheduler=partial(one_cycle, stage, stage.epochs * len(timed)),
+            seed=SEED + number,
+            accelerator="cpu",
+            precision=candidate.precision,
+            progress=False,
+        )
+        epochs += history.epochs
+        for epoch in history.epochs:
+            show(f"  {epoch}, {epoch.seconds:.0f} s")
+    speed = candidate.batch_size / min(timed.seconds)
+    return [*_measured(epochs, speed)]
+
+
+def _measured(epochs: list[Epoch], speed: float) -> Iterator[Measured]:
+    last = epochs[-1]
+    yield Measured("training", "labels", "accuracy", last.val_accuracy or 0.0)
+    yield Measured("training", "loss", "validation", last.val_loss or 0.0)
+    yield Measured("training", "loss", "training", last.train_loss)
+    yield Measured("cost", "training", "epochs", len(epochs))
+    yield Measured("cost", "training", "images per second", speed)
+
+
+# Evidential losses are averaged over a batch, so that one rate serves any size of it.
+EVIDENTIAL = {"name": "edl+", "reduction": "mean"}
+CROSS_ENTROPY = {"name": "softmax"}
+
+
+def candidates() -> tuple[Candidate, ...]:
+    """What is compared, in the order in which it was tried."""
+    base = Candidate("short", (Stage(EVIDENTIAL, 3),))
+    return (
+        replace(base, name="short, cross-entropy", stages=(Stage(CROSS_ENTROPY, 3),)),
+        base,
+        replace(base, name="short, dense rate 1/16", dense_rate=1 / 16),
+        replace(base, name="short, mean pooling", network={"pooling": "mean"}),
+    )
+
+
+def main() -> None:
+    """Train what has no rows yet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="part of the candidates' names")
+    parser.add_argument("--data", help="folder of the datasets")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    done = {row.spec for row in rows.load(PATH)} if PATH.exists() else set()
+    for candidate in candidates():
+        if candidate.key in done or arguments.only not in candidate.name:
+            continue
+        print(candidate.name, flush=True)
+        started = time.perf_counter()
+        found = train(candidate, arguments.data, partial(print, flush=True))
+        seconds = time.perf_counter() - started
+        rows.append(
+            PATH,
+            [
+                rows.row(
+                    measured,
+                    experiment=EXPERIMENT,
+                    method="+".join(stage.method["name"] for stage in candidate.stages),
+                    data="held out",
+                    seed=SEED,
+                    seconds=seconds,
+                    spec=candidate.key,
+                    protocol=candidate.name,
+                )
+                for measured in found
+            ],
+        )
+        print(candidate.name, {each.metric: round(each.value, 4) for each in found}, flush=True)
+
+
+if __name__ == "__main__":
+    main()
