@@ -233,6 +233,8 @@ def train(candidate: Candidate, data: str | None, show: Callable[[str], None]) -
             seed=SEED + number,
             accelerator="cpu",
             precision=candidate.precision,
+            checkpoint=_checkpoint(candidate, number),
+            resume=True,
             progress=False,
         )
         epochs += history.epochs
@@ -242,6 +244,11 @@ def train(candidate: Candidate, data: str | None, show: Callable[[str], None]) -
     fastest = candidate.batch_size / min(timed.seconds)
     yield Measured("cost", "training", "images per second", fastest)
     yield Measured("cost", "training", "CPU seconds", sum(timed.seconds))
+
+
+def _checkpoint(candidate: Candidate, stage: int) -> Path:
+    """Where a stage continues after an interruption; removed once the rows are written."""
+    return PATH.with_name(f".{candidate.key}.{stage}.ckpt")
 
 
 def _measured(epochs: Sequence[Epoch]) -> Iterator[Measured]:
@@ -263,6 +270,14 @@ def candidates() -> tuple[Candidate, ...]:
     # Without a limit on the gradient the evidential loss is infinite after 18 steps: its KL term has a
     # slope of kl_weight / alpha where alpha is small.
     base = Candidate("2 epochs", (Stage(EVIDENTIAL, 2),), mean, clip=1.0)
+    faster = replace(base, name="2 epochs, rate 0.8", stages=(Stage(EVIDENTIAL, 2, 0.8),))
+    full = replace(
+        base,
+        name="8 epochs, 64-256-256, rate 0.8, batch 256",
+        stages=(Stage(EVIDENTIAL, 8, 0.8),),
+        network={**mean, "hidden": (64, 256, 256)},
+        batch_size=256,
+    )
     return (
         Candidate("3 epochs, cross-entropy, max pooling", (Stage(CROSS_ENTROPY, 3),)),
         base,
@@ -276,7 +291,12 @@ def candidates() -> tuple[Candidate, ...]:
                 Stage(EVIDENTIAL, 1, rate=0.8 / 3, rise=0.01, start=1.0),
             ),
         ),
-        replace(base, name="2 epochs, rate 0.8", stages=(Stage(EVIDENTIAL, 2, 0.8),)),
+        faster,
+        replace(base, name="2 epochs, rate 1.6", stages=(Stage(EVIDENTIAL, 2, 1.6),)),
+        replace(faster, name="2 epochs, rate 0.8, batch 256", batch_size=256),
+        full,
+        replace(faster, name="2 epochs, rate 0.8, clip 4", clip=4.0),
+        replace(faster, name="2 epochs, rate 0.8, GELU", network={**mean, "activation": "gelu"}),
     )
 
 
@@ -311,6 +331,8 @@ def main() -> None:
                 for measured in found
             ],
         )
+        for stage in range(len(candidate.stages)):
+            _checkpoint(candidate, stage).unlink(missing_ok=True)
         print(candidate.name, {each.metric: round(each.value, 4) for each in found}, flush=True)
 
 
