@@ -4,8 +4,8 @@
 
 Trains every candidate whose name contains `--only` and that has no rows yet, with one thread, and appends
 its rows to benchmarks/results/cifar10_cpu_choice.jsonl: loss and accuracy on the 2,500 held-out images,
-epochs, seconds, and images per second in the fastest training step. Test images and OOD images are not
-read.
+epochs, seconds, CPU seconds, and images per CPU second in the fastest training step. Test images and OOD
+images are not read. A candidate whose run is interrupted continues after its last complete epoch.
 """
 
 import argparse
@@ -271,7 +271,7 @@ CROSS_ENTROPY = {"name": "softmax"}
 
 
 def candidates() -> tuple[Candidate, ...]:
-    """What is compared, in the order in which it was tried."""
+    """What is compared; those without rows were not run yet."""
     # With max pooling, one rate for all layers and no limit on the gradient the evidential loss is
     # infinite after 18 steps. With average pooling no gradient reaches the limit.
     base = Candidate("2 epochs", (Stage(EVIDENTIAL, 2),), clip=1.0)
