@@ -38,9 +38,16 @@ from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, sp
 DEFAULT_TARGET = MaxRejectionRate()
 # Defaults of methods on pretrained backbones. Spectral normalisation would only limit the logits, as the
 # features are fixed; a few images per class don't determine a covariance of 1,280 features each; their
-# in-sample densities exceed those of new images (docs/architecture.md).
+# in-sample densities exceed those of new images (docs/architecture.md). The norm of a feature says little
+# about its distance, and the range leaves known images half of their evidence (docs/when_density_fails.md).
 BACKBONE_SETTINGS: Mapping[str, Any] = MappingProxyType(
-    {"spectral": None, "covariance": "tied", "leave_one_out": True}
+    {
+        "spectral": None,
+        "covariance": "tied",
+        "leave_one_out": True,
+        "normalizer": "half-quantile",
+        "normalize_features": True,
+    }
 )
 
 
@@ -176,7 +183,7 @@ class Classifier(nn.Module):
             if isinstance(backbone, Pretrained)
             else backbones.pretrained(backbone, image_size)
         )
-        size = pretrained.preprocess.size[0]
+        size = pretrained.preprocess.shape[1]
         network = Backbone(pretrained.name, number, size, hidden, config=pretrained.config)
         network.load_pretrained(pretrained)
         return cls(network, method, class_names, pretrained.preprocess, **method_arguments)

@@ -24,6 +24,7 @@ SMALL = {
     "ConvNet": {"in_channels": 2, "num_classes": 3, "image_size": 8, "channels": 4},
     "VGG16": {"in_channels": 2, "num_classes": 3},
     "ResNet18": {"in_channels": 2, "num_classes": 3, "image_size": 8, "channels": 4},
+    "WhitenNet": {"in_channels": 2, "num_classes": 3, "image_size": 9},
 }
 
 

@@ -34,7 +34,7 @@ class Preprocess:
     """
 
     channels: int
-    size: tuple[int, int]
+    size: int | tuple[int, int]
     resize: Resize = "stretch"
     scale: float = WHITE
     mean: tuple[float, ...] | None = None
@@ -59,7 +59,8 @@ class Preprocess:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Shape (C, H, W) of one input."""
-        return (self.channels, *self.size)
+        height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
+        return self.channels, height, width
 
     @classmethod
     def for_shape(cls, input_shape: Sequence[int]) -> "Preprocess | None":
@@ -86,7 +87,7 @@ class Preprocess:
         """Converts a PIL image of any size and mode to (C, H, W), uint8."""
         from daedl.data.pictures import pixels_of  # noqa: PLC0415 (Pillow is imported when needed)
 
-        return pixels_of(image, self.channels, self.size, self.resize)
+        return pixels_of(image, self.channels, self.shape[1:], self.resize)
 
     def settings(self) -> dict[str, Any]:
         """Returns the constructor arguments; JSON-able."""

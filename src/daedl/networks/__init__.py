@@ -13,6 +13,7 @@ from daedl.networks.headed import Headed, Members
 from daedl.networks.mlp import MLP
 from daedl.networks.resnet import ResNet18
 from daedl.networks.vgg import VGG16
+from daedl.networks.whitennet import WhitenNet
 
 # Networks around other modules can't be built from a name and JSON arguments.
 _WRAPPERS = (FeatureModule, Headed, Members)
@@ -43,6 +44,7 @@ __all__ = [
     "Members",
     "Network",
     "ResNet18",
+    "WhitenNet",
     "build",
     "lay_out",
 ]

@@ -1,0 +1,55 @@
+"""The whitening layer of WhitenNet."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from daedl.networks import WhitenNet
+from daedl.spectral import SpectralNorm, spectral_normalize
+
+
+def smooth_images(number: int = 64) -> torch.Tensor:
+    """Images whose neighbouring pixels are correlated, as in photographs."""
+    noise = torch.randn(number, 3, 20, 20, generator=torch.Generator().manual_seed(0))
+    return F.avg_pool2d(noise, 5, stride=1) * 5
+
+
+def test_whitened_directions_have_unit_second_moments():
+    network, images = WhitenNet(3, 10, image_size=16), smooth_images()
+    layer = network.extractor.whiten[0]
+    network.whiten(images)
+    responses = layer(images).movedim(1, -1).reshape(-1, 24).double()
+    torch.testing.assert_close(responses[:, 12:], -responses[:, :12])
+    moments = responses[:, :12].T @ responses[:, :12] / len(responses)
+    torch.testing.assert_close(moments, torch.eye(12).double(), atol=0.02, rtol=0)
+
+
+def test_whitening_filters_are_not_trained():
+    network = WhitenNet(3, 10, image_size=16)
+    network.whiten(smooth_images())
+    before = network.extractor.whiten[0].weight.clone()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, weight_decay=0.1)
+    network(smooth_images(8)).logits.square().sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(network.extractor.whiten[0].weight, before, rtol=0, atol=0)
+
+
+def test_spectral_normalisation_keeps_the_filters_up_to_scale():
+    network, images = WhitenNet(3, 10, image_size=16), smooth_images()
+    network.whiten(images)
+    plain = network.extractor.whiten[0].weight.clone()
+    normalized = spectral_normalize(WhitenNet(3, 10, image_size=16), SpectralNorm()).eval()
+    normalized.whiten(images)
+    weight = normalized.extractor.whiten[0].weight
+    assert torch.linalg.matrix_norm(weight.flatten(1), 2) == pytest.approx(1, abs=1e-4)
+    torch.testing.assert_close(weight / weight.norm(), plain / plain.norm())
+
+
+def test_whitening_rejects_images_of_another_shape():
+    with pytest.raises(ValueError, match="shape"):
+        WhitenNet(3, 10, image_size=16).whiten(torch.rand(4, 1, 16, 16))
+
+
+def test_too_small_images_are_rejected():
+    with pytest.raises(ValueError, match="at least 9"):
+        WhitenNet(3, 10, image_size=8)
