@@ -21,14 +21,7 @@ from daedl.outputs import Outputs, evaluating
 fit = partial(daedl.fit, accelerator="cpu", progress=False)
 
 
-# One worker trains a method for all its tests.
-GROUPED = [
-    pytest.param(name, marks=pytest.mark.xdist_group(f"contract-{name}"))
-    for name in methods.METHODS
-]
-
-
-@pytest.fixture(scope="module", params=GROUPED)
+@pytest.fixture(scope="module", params=list(methods.METHODS))
 def method(request):
     return built(request.param)
 
