@@ -263,7 +263,7 @@ def test_invalid_outputs_and_data_are_rejected(trained, method, blobs):
     broken = torch.full_like(outputs.logits, torch.nan)
     with pytest.raises(ValueError, match=r"logits.*NaN"):
         classifier.predict_outputs(Outputs(outputs.features, broken))
-    with pytest.raises(ValueError, match="nothing to predict"):
+    with pytest.raises(ValueError, match="empty"):
         classifier.predict(blobs[0][:0])
     untrained = daedl.Classifier(network(), method)
     bad = torch.full((610, 4), torch.nan)
