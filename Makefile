@@ -17,8 +17,9 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+# A worker runs whole modules or classes, so that expensive fixtures are computed once.
 check: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadscope
 
 # Between edits: lint, and the unit tests that take no more than a moment.
 quick: lint

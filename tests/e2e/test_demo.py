@@ -14,8 +14,6 @@ from daedl import DensityWarning
 from daedl.cli.common import using_threads
 from daedl.demo import run as demo
 
-# One worker trains the demo for all tests of this file.
-pytestmark = pytest.mark.xdist_group("demo")
 SECTIONS = {"moons", "table", "density", "digits", "meanings", "protocol"}
 PICTURES = {"two_moons", "two_moons_narrow", "density_scores", "reliability"}
 

@@ -132,11 +132,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("onnx")
 
 
-# One worker exports a method for all its tests.
-GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(f"export-{name}")) for name in EXPORTED]
-
-
-@pytest.fixture(scope="module", params=GROUPED)
+@pytest.fixture(scope="module", params=EXPORTED)
 def exported(request, folder):
     """A classifier of each method, its ONNX file and the summary."""
     model, path = classifier(request.param), folder / request.param / "model.onnx"

@@ -10,7 +10,7 @@ from daedl.demo import moons
 from daedl.demo.training import Training
 from daedl.prediction import Prediction
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moons")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
