@@ -115,6 +115,8 @@ def train(
         learned, held_out = _parted(images, validation, seed)
         model = _model(name, chosen, images, seed, pretrained)
         typer.echo(_description(learned, held_out, model))
+        if pretrained is None and (advice := backbone_options.recommendation(images)):
+            typer.echo(advice)
         if not resume:
             checkpoint.unlink(missing_ok=True)
         options: dict[str, Any] = {

