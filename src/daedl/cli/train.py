@@ -130,6 +130,8 @@ def train(
         training, held_out = _split(images, validation, seed)
         model = _build_model(name, chosen, images, seed, pretrained)
         typer.echo(_description(training, held_out, model))
+        if pretrained is None and (advice := backbone_options.recommendation(images)):
+            typer.echo(advice)
         if not resume:
             checkpoint.unlink(missing_ok=True)
         options: dict[str, Any] = {
