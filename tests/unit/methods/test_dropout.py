@@ -63,6 +63,7 @@ def test_existing_dropout_is_kept():
 
 
 def test_dropout_of_rate_zero_does_not_count():
+    torch.manual_seed(0)
     inner = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.0), nn.Linear(8, 3))
     classifier = daedl.Classifier(FeatureModule(inner, "1", (4,)), MCDropout(rate=0.3))
     assert dropouts(classifier.network) == [0.3, 0.0]
