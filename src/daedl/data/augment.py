@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,12 +34,13 @@ class Crop:
     """Pads by `padding` pixels on each side and crops to the original size, as is usual for CIFAR."""
 
     padding: int = 4
+    mode: Literal["constant", "reflect"] = "constant"
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         number, _, height, width = images.shape
         places = 2 * self.padding + 1
         down, right = torch.randint(places, (2, number), generator=generator)
-        padded = F.pad(images, (self.padding,) * 4)
+        padded = F.pad(images, (self.padding,) * 4, mode=self.mode)
         # A view of all crops (B, C, places, places, H, W); indexing copies one per image.
         crops = padded.unfold(2, height, 1).unfold(3, width, 1)
         return crops[torch.arange(number), :, down, right]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 import typer
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
@@ -25,7 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 from daedl import Classifier, fit, methods
 from daedl.cli.common import using_threads
 from daedl.data import Augmentation, Batch, Batches, ImageSet, Preprocess
-from daedl.data.augment import Chain, Flip
+from daedl.data.augment import Chain, Crop, Flip
 from daedl.data.batches import EpochOrder
 from daedl.evaluate import Measured
 from daedl.networks import Network, WhitenNet
@@ -106,21 +105,6 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Shift:
-    """Move by up to `pixels` in each direction; the border is reflected."""
-
-    pixels: int
-
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        number, _, height, width = images.shape
-        places = 2 * self.pixels + 1
-        down, right = torch.randint(places, (2, number), generator=generator)
-        padded = F.pad(images, (self.pixels,) * 4, mode="reflect")
-        crops = padded.unfold(2, height, 1).unfold(3, width, 1)
-        return crops[torch.arange(number), :, down, right]
-
-
-@dataclass(frozen=True)
 class Cutout:
     """Set a square with this side to the mean colour of the image, wholly inside it."""
 
@@ -192,7 +176,7 @@ def one_cycle(stage: Stage, steps: int, optimizer: Optimizer) -> LRScheduler:
 
 def augmentation(candidate: Candidate) -> Augmentation:
     """Flip, shift, and cutout if there is one."""
-    steps: tuple[Augmentation, ...] = (Flip(), Shift(candidate.shift))
+    steps: tuple[Augmentation, ...] = (Flip(), Crop(candidate.shift, mode="reflect"))
     return Chain((*steps, Cutout(candidate.cutout)) if candidate.cutout else steps)
 
 

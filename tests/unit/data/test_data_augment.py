@@ -111,3 +111,13 @@ def test_augmentations_by_name():
     assert augmentation([]) is None
     with pytest.raises(ValueError, match="did you mean 'rotate'"):
         augmentation(["rotat"])
+
+
+def test_cropped_images_can_be_reflected_at_the_border():
+    images = torch.arange(1.0, 17.0).view(1, 1, 4, 4)
+    generator = torch.Generator().manual_seed(0)
+    padded = torch.nn.functional.pad(images, (1, 1, 1, 1), mode="reflect")
+    crops = [padded[..., i : i + 4, j : j + 4] for i in range(3) for j in range(3)]
+    for _ in range(5):
+        found = Crop(1, mode="reflect")(images, generator)
+        assert any(torch.equal(found, each) for each in crops)
