@@ -263,13 +263,14 @@ class Prediction:
     def reason(self) -> list[str]:
         """Why each prediction is rejected; "" if it is accepted.
 
-        "unlike the training data" if the epistemic score exceeds its limit; otherwise, for the aleatoric
-        score, "between classes 3 and 8", the two most probable classes. The first reason has priority,
-        because the most probable classes are not informative for OOD inputs.
+        "unlike the training data" if the epistemic score or the density exceeds its limit; otherwise, for
+        the aleatoric score, "between classes 3 and 8", the two most probable classes. The first reason has
+        priority, because the most probable classes are not informative for OOD inputs.
         """
         scores, limits = self.scores(), self._limits
         over = {name: ~accepts({name: limits[name]}, scores) for name in limits}
-        unlike = over.get("epistemic", torch.zeros_like(self.labels, dtype=torch.bool)).tolist()
+        never = torch.zeros_like(self.labels, dtype=torch.bool)
+        unlike = (over.get("epistemic", never) | over.get("density", never)).tolist()
         values, pairs = self.probs.topk(min(2, self.probs.shape[1]))
         # Without evidence all classes tie, so that no pair of classes can be named.
         ties = (values[:, 0] == values[:, -1]).tolist()

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 from dataclasses import dataclass
 from functools import partial
 
@@ -130,14 +131,101 @@ def test_identical_scores_raise_a_clear_error(target, on):
         choose(constant, torch.zeros(500).bool(), target, on)
 
 
-def test_rejection_rate_below_the_share_of_ties_is_rejected():
+def smallest_rate(error):
+    """The rate that the message of an error suggests."""
+    return float(re.search(r"rate of (0\.\d+), the smallest", str(error.value))[1])
+
+
+def test_ties_without_a_density_are_rejected_with_the_smallest_rate():
     """If more images have no evidence than may be rejected, the limit would accept everything."""
     epistemic = torch.cat([torch.linspace(-9, -4, 900), torch.full((100,), -2.3)])
     wrong = torch.zeros(1000).bool()
-    with pytest.raises(ValueError, match=r"10.00%.*leave_one_out"):
+    with pytest.raises(ValueError, match=r"10.00%.*leave_one_out") as error:
         choose({"epistemic": epistemic}, wrong, MaxRejectionRate(0.05), "epistemic")
-    thresholds = choose({"epistemic": epistemic}, wrong, MaxRejectionRate(0.2), "epistemic")
-    assert thresholds.limits["epistemic"] < -4
+    rate = smallest_rate(error)
+    assert rate == pytest.approx(1 - 900 / 1001, abs=1e-4)
+    thresholds = choose({"epistemic": epistemic}, wrong, MaxRejectionRate(rate), "epistemic")
+    assert thresholds.limits["epistemic"] == -4
+    with pytest.raises(ValueError, match="share the largest"):
+        choose({"epistemic": epistemic}, wrong, MaxRejectionRate(rate - 2e-4), "epistemic")
+
+
+def clipped(samples, seed):
+    """Scores of images of which 70% are below the range of a clipped density score; density in N(0, 1)."""
+    generator = torch.Generator().manual_seed(seed)
+    density = torch.randn(samples, generator=generator)
+    score = (-0.5 - density).clamp(0, 1).double()
+    logits = 3 + torch.rand(samples, generator=generator)
+    return {
+        "epistemic": -(score * logits).exp().add(3).log(),
+        "aleatoric": 3 / (3 + (score * logits).exp()),
+        "density": density,
+    }
+
+
+@pytest.mark.parametrize("on", ["epistemic", "aleatoric", "both"])
+def test_the_density_decides_between_tied_images(on):
+    """The guarantee holds although most images tie, and images of lower density are rejected."""
+    rate, new = 0.1, clipped(20_000, 10**5)
+    assert (new["epistemic"] == new["epistemic"].max()).double().mean() > 0.65
+    rejected = []
+    for seed in range(200):
+        scores = clipped(99, seed)
+        thresholds = choose(scores, torch.zeros(99).bool(), MaxRejectionRate(rate), on)
+        assert thresholds.on == on
+        assert "density" in thresholds.limits
+        rejected.append(1 - accepts(thresholds.limits, new).double().mean())
+    far = {name: values[:1] for name, values in new.items()} | {"density": torch.tensor([9.0])}
+    assert not accepts(thresholds.limits, far).item()
+    mean, noise = torch.stack(rejected).mean(), 4 * torch.stack(rejected).std() / 200**0.5
+    assert mean <= rate + noise
+    # Both scores reject the same tied images, so that together they reject half as many.
+    assert mean >= (rate / 2 if on == "both" else rate) - noise
+
+
+def test_a_density_that_contradicts_the_score_decides_nothing():
+    scores = {"epistemic": torch.tensor([0.0] * 50 + [1.0] * 50), "density": torch.arange(100.0)}
+    thresholds = choose(scores, torch.zeros(100).bool(), MaxRejectionRate(0.1), "epistemic")
+    assert thresholds.limits == {"epistemic": 1.0, "density": 90.0}
+    scores["density"] = -scores["density"]
+    with pytest.raises(ValueError, match="share the largest"):
+        choose(scores, torch.zeros(100).bool(), MaxRejectionRate(0.1), "epistemic")
+    scores["density"] = torch.ones(100)
+    with pytest.raises(ValueError, match="share the largest"):
+        choose(scores, torch.zeros(100).bool(), MaxRejectionRate(0.1), "epistemic")
+
+
+@pytest.mark.parametrize("on", ["epistemic", "both"])
+def test_errors_suggest_the_nearest_guarantee(on):
+    scores, risk = draw(20, 0)
+    with pytest.raises(ValueError, match="too few") as error:
+        choose(scores, errors(risk, 0), MaxRejectionRate(0.02), on)
+    rate = smallest_rate(error)
+    assert rate == pytest.approx({"epistemic": 1, "both": 2}[on] / 21, abs=1e-4)
+    assert choose(scores, errors(risk, 0), MaxRejectionRate(rate), on).coverage == 1
+    scores, risk = draw(300, 0)
+    with pytest.raises(ValueError, match="smallest") as error:
+        choose(scores, errors(risk, 0), MaxErrorRate(0.001), on)
+    choose(scores, errors(risk, 0), MaxErrorRate(smallest_rate(error)), on)
+
+
+@pytest.mark.parametrize("on", ["epistemic", "both"])
+def test_images_that_an_error_rate_requires(on):
+    """The number in the message suffices if all predictions are right; fewer do not."""
+    target = MaxErrorRate(0.05)
+
+    def attempt(samples):
+        scores, _ = draw(samples, 0)
+        scores["aleatoric"] = scores["epistemic"]
+        return choose(scores, torch.zeros(samples).bool(), target, on)
+
+    with pytest.raises(ValueError, match="at least") as error:
+        attempt(30)
+    needed = int(re.search(r"at least (\d+) even", str(error.value))[1])
+    with pytest.raises(ValueError, match="at least"):
+        attempt(needed - 10)
+    if on == "epistemic":
+        assert attempt(needed).coverage > 0.9
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,23 @@ class MaxErrorRate(Target):
         for candidate, bound in zip(candidates, bounds, strict=True):
             if bound <= self.rate:
                 return candidate.limits
-        raise ValueError(
+        raise ValueError(self._message(min(bounds, default=1.0), len(wrong), len(scores)))
+
+    def _message(self, lowest: float, samples: int, scores: int) -> str:
+        message = (
             f"no threshold keeps the error rate at or below {self.rate:.2%} with probability "
-            f"{1 - self.delta:.4g}: the lowest upper bound is {min(bounds, default=1.0):.2%}; expected a "
-            "bound at or below the rate: use more calibration images, or allow a higher error rate"
+            f"{1 - self.delta:.4g}: the lowest upper bound is {lowest:.2%}; expected a bound at or below the "
+            "rate: "
+        )
+        if lowest < 1:
+            nearest = math.ceil(1e4 * lowest) / 1e4
+            message += f"allow an error rate of {nearest:.4g}, the smallest possible, or "
+        # Without errors the bound is 1 − (δ / m)^(1 / n). The image at the limit does not count, and with
+        # two scores half of the images don't.
+        needed = math.log(self.delta / len(COVERAGES)) / math.log1p(-self.rate)
+        number = scores * (math.ceil(needed) + 1)
+        return message + (
+            f"use more than {samples} calibration images, at least {number} even if all are right"
         )
 
     def guide_line(self) -> GuideLine:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from daedl.selective.target import GuideLine, Target, require_rate
+from daedl.selective.target import DENSITY, GuideLine, Target, require_rate
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,44 @@ class MaxRejectionRate(Target):
     def limits(self, scores: Mapping[str, Tensor], wrong: Tensor, seed: int) -> dict[str, float]:
         del seed
         rank = _conformal_rank(len(wrong), self.rate, len(scores))
-        limits = {name: float(values.sort().values[rank - 1]) for name, values in scores.items()}
+        return {name: float(values.sort().values[rank - 1]) for name, values in scores.items()}
+
+    def break_ties(
+        self, limits: Mapping[str, float], scores: Mapping[str, Tensor]
+    ) -> dict[str, float]:
+        """Add a limit on the density where several images share the value of a limit.
+
+        A density score clipped at 0 removes all evidence, so that images tie although their densities
+        differ, and the limit would accept every OOD image too. The density then decides between them: the
+        limits are those of the score in lexicographic order with the density, so the guarantee holds.
+        """
+        refined = dict(limits)
         for name, limit in limits.items():
-            _require_no_tie(name, scores[name], limit, self.rate)
-        return limits
+            tied, below = scores[name] == limit, scores[name] < limit
+            if int(tied.sum()) == 1:
+                continue
+            rank = _conformal_rank(len(tied), self.rate, len(limits)) - int(below.sum())
+            cut = _cut(scores, tied, below, rank)
+            if cut is not None:
+                refined[DENSITY] = min(cut, refined.get(DENSITY, cut))
+            elif limit == float(scores[name].max()):
+                raise ValueError(self._tie_message(name, limit, below, len(limits)))
+        return refined
+
+    def _tie_message(self, name: str, limit: float, below: Tensor, scores: int) -> str:
+        number, samples = int(below.sum()), len(below)
+        message = (
+            f"{1 - number / samples:.2%} of the calibration images share the largest {name} score, "
+            f"{limit:.4g}, so rejecting at most {self.rate:.2%} would accept images without any evidence; "
+            "expected fewer ties: "
+        )
+        smallest = _smallest_rate(number, samples, scores)
+        if smallest < 1:
+            message += f"allow a rejection rate of {smallest:.4g}, the smallest possible, or "
+        return message + (
+            "threshold the other score; with a density, fit it again with leave_one_out=True or "
+            "normalizer='half-quantile' (daedl refit)"
+        )
 
     def guide_line(self) -> GuideLine:
         return GuideLine("coverage", 1 - self.rate, f"at most {self.rate:.1%} rejected")
@@ -42,22 +76,33 @@ def _conformal_rank(samples: int, rate: float, scores: int) -> int:
     each = rate / scores
     # 1e-9 absorbs the rounding of products that are whole numbers in exact arithmetic.
     rank = math.ceil((samples + 1) * (1 - each) - 1e-9)
-    if rank > samples:
-        raise ValueError(
-            f"{samples} calibration images are too few for a rejection rate of {rate:.2%}; expected at "
-            f"least {math.ceil(1 / each - 1e-9) - 1}: use more images, or allow a higher rate"
+    if rank <= samples:
+        return rank
+    message = (
+        f"{samples} calibration images are too few for a rejection rate of {rate:.2%}; expected at "
+        f"least {math.ceil(1 / each - 1e-9) - 1}: use more images"
+    )
+    if (smallest := _smallest_rate(samples, samples, scores)) < 1:
+        message += (
+            f", or allow a rejection rate of {smallest:.4g}, the smallest possible with {samples}"
         )
-    return rank
+    raise ValueError(message)
 
 
-def _require_no_tie(name: str, values: Tensor, limit: float, rate: float) -> None:
-    """Raise if the limit is a maximum shared by several images: it would accept every OOD image too."""
-    largest = float(values.max())
-    tied = int((values == largest).sum())
-    if limit >= largest and tied > 1:
-        raise ValueError(
-            f"{tied / len(values):.2%} of the calibration images share the largest {name} score, "
-            f"{limit:.4g}, so rejecting at most {rate:.2%} would accept images without any evidence; "
-            "expected fewer ties: train with leave_one_out=True, threshold the other score, or allow a "
-            "higher rejection rate"
-        )
+def _smallest_rate(rank: int, samples: int, scores: int) -> float:
+    """The smallest rejection rate for which the limit of each score has at most this rank, rounded up."""
+    return math.ceil(1e4 * scores * (1 - rank / (samples + 1)) - 1e-6) / 1e4
+
+
+def _cut(scores: Mapping[str, Tensor], tied: Tensor, below: Tensor, rank: int) -> float | None:
+    """The density of this rank among `tied` images (n,); None if it does not refine the score's order.
+
+    That requires that no image `below` the limit (n,) exceeds it, and that densities don't tie too.
+    """
+    if DENSITY not in scores:
+        return None
+    density = scores[DENSITY]
+    ordered = density[tied].sort().values
+    cut = ordered[rank - 1]
+    shared = bool(cut == ordered[-1] == ordered[-2])
+    return None if shared or bool((density[below] > cut).any()) else float(cut)

@@ -16,6 +16,8 @@ SCORES: Mapping[str, tuple[str, ...]] = {
     "aleatoric": ("aleatoric",),
     "both": ("epistemic", "aleatoric"),
 }
+# Negative log density, which decides between images that tie in another score.
+DENSITY = "density"
 # Relative shift of a limit in an exported graph: about 16 float32 roundings (chosen).
 SLACK = 1e-6
 
@@ -52,6 +54,16 @@ class Target(ABC):
         `seed` is of any random split.
         """
 
+    def break_ties(
+        self, limits: Mapping[str, float], scores: Mapping[str, Tensor]
+    ) -> dict[str, float]:
+        """`limits`, changed where equal scores would make them useless.
+
+        `scores` are all scores of the method, (n,) in float64, also those without a limit.
+        """
+        del scores
+        return dict(limits)
+
     def guide_line(self) -> GuideLine | None:
         """The line that marks the target in the risk-coverage plot."""
         return None
@@ -67,9 +79,10 @@ class Target(ABC):
             on: the scores to threshold; by default both if there is an epistemic score, else aleatoric.
             seed: of the random split that some targets need for "both".
         """
-        used = {name: scores[name].double() for name in _score_names(scores, on)}
-        limits = self.limits(used, wrong, seed)
-        accepted = accepts(limits, used)
+        exact = {name: values.double() for name, values in scores.items()}
+        used = {name: exact[name] for name in _score_names(scores, on)}
+        limits = self.break_ties(self.limits(used, wrong, seed), exact)
+        accepted = accepts(limits, exact)
         number = int(accepted.sum())
         error = int(wrong[accepted].sum()) / number if number else 0.0
         return Thresholds(limits, self, len(wrong), number / len(wrong), error)
@@ -112,7 +125,8 @@ class Thresholds:
     """Limits on uncertainty scores, and how they were chosen.
 
     Attributes:
-        limits: the largest accepted value of each thresholded score.
+        limits: the largest accepted value of each thresholded score, and of "density" (the negative log
+            density) if it decides between images that tie.
         target: the guarantee.
         samples: number of calibration images.
         coverage: share of the calibration images that is accepted.
@@ -128,6 +142,12 @@ class Thresholds:
     def for_graph(self) -> "Thresholds":
         """The thresholds of an exported graph."""
         return replace(self, limits=self.target.for_graph(self.limits))
+
+    @property
+    def on(self) -> On:
+        """The scores that were selected for thresholding."""
+        names = {name for name in self.limits if name != DENSITY}
+        return "both" if len(names) > 1 else "epistemic" if "epistemic" in names else "aleatoric"
 
     def settings(self) -> dict[str, Any]:
         """JSON-compatible description for `restore`."""
