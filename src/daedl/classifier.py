@@ -102,6 +102,8 @@ class Classifier(nn.Module):
         self.fitted = None
         self.thresholds: Thresholds | None = None
         self.revisions: tuple[Revision, ...] = ()
+        # JSON-able record of the training, for `daedl info`.
+        self.trained_on: Mapping[str, Any] | None = None
         if class_names is not None:
             _require_class_names(class_names, network.num_classes)
         self.class_names = None if class_names is None else [str(name) for name in class_names]
@@ -305,8 +307,8 @@ class Classifier(nn.Module):
         return self
 
     def reset(self) -> None:
-        """Discards post-hoc fits and thresholds, which new weights invalidate."""
-        self.fitted, self.thresholds, self.revisions = None, None, ()
+        """Discards post-hoc fits, thresholds and the training record, which new weights invalidate."""
+        self.fitted, self.thresholds, self.revisions, self.trained_on = None, None, (), None
 
     def update_post_hoc(self, data: Data, note: str = "") -> "Classifier":
         """Merges more training `data` into the post-hoc fit; the network does not change.
@@ -359,6 +361,7 @@ class Classifier(nn.Module):
             "fitted": None,
             "revisions": [asdict(each) for each in self.revisions],
             "thresholds": None if self.thresholds is None else self.thresholds.settings(),
+            "trained_on": self.trained_on,
         }
         if self.fitted is not None:
             tensors |= {f"fitted.{name}": value for name, value in self.fitted.state_dict().items()}
@@ -422,6 +425,7 @@ class Classifier(nn.Module):
         classifier.revisions = tuple(Revision(**each) for each in revisions)
         if (thresholds := description.get("thresholds")) is not None:
             classifier.thresholds = Thresholds.restore(thresholds)
+        classifier.trained_on = description.get("trained_on")
         return classifier.eval()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -451,7 +455,8 @@ class Classifier(nn.Module):
         settings = None if spectral is None else asdict(spectral)
         parts = (type(self), plain, settings, self.method, self.class_names, self.preprocess)
         state = self.network.state_dict()
-        more = {name: getattr(self, name) for name in ("fitted", "thresholds", "revisions")}
+        names = ("fitted", "thresholds", "revisions", "trained_on")
+        more = {name: getattr(self, name) for name in names}
         return _unpickle, (*parts, state, more, self.training)
 
 

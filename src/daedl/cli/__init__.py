@@ -11,11 +11,16 @@ COMMANDS = {
     "train": "Train a classifier on a folder of images.",
     "evaluate": "Measure accuracy, calibration and OOD detection.",
     "calibrate": "Choose which predictions to accept, on held-out images.",
+    "refit": "Fit the density again with other settings, without training.",
+    "info": "Describe a model: method, training data, density, thresholds.",
     "predict": "Predict classes and uncertainties of images.",
     "export": "Write a model as one ONNX or torch.export graph.",
     "serve": "Serve a model over HTTP, with a web page.",
     "demo": "Train three methods on two moons and digits; write a report.",
 }
+
+# Help as plain text: in 80 columns, rich's boxes leave half of a line for the descriptions.
+OPTIONS: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 
 
 class LazyGroup(TyperGroup):
@@ -40,16 +45,17 @@ class LazyGroup(TyperGroup):
 
 
 def _load(name: str) -> Any:
-    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    single.command(name)(getattr(import_module(f"daedl.cli.{name}"), name))
+    from daedl.cli.config import configurable  # noqa: PLC0415 (imports torch, as commands do)
+
+    single = typer.Typer(**OPTIONS, add_completion=False)
+    single.command(name)(configurable(getattr(import_module(f"daedl.cli.{name}"), name)))
     return typer.main.get_command(single)
 
 
 app = typer.Typer(
+    **OPTIONS,
     cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
     help="Density aware evidential deep learning: a classifier that knows when it doesn't know.",
 )
 

@@ -26,6 +26,8 @@ Name = Annotated[
     str | None,
     typer.Option(
         "--backbone",
+        metavar="NAME",
+        autocompletion=lambda: [LITE0, "timm:", "hf:"],
         help="Train only a head on a pretrained network: efficientnet-lite0, timm:NAME or "
         "hf:NAME_OR_FOLDER. Recommended for photographs.",
     ),
@@ -38,6 +40,7 @@ CacheFolder = Annotated[
     str | None,
     typer.Option(
         "--cache",
+        metavar="FOLDER",
         help="Folder for features of the backbone, or none; by default the user's cache folder.",
     ),
 ]

@@ -6,8 +6,15 @@ from typing import Annotated
 import typer
 
 from daedl.checks import NotFittedError
-from daedl.cli.common import Threads, report_errors, using_threads
-from daedl.cli.images import ModelFile, load_model, read_known
+from daedl.cli.common import Device, Threads, report_errors, using_threads
+from daedl.cli.images import (
+    Force,
+    ModelFile,
+    ModelOut,
+    load_model,
+    read_known,
+    require_model_output,
+)
 from daedl.cli.results import require_output_file
 from daedl.selective import MaxErrorRate, MaxRejectionRate, On, Target
 from daedl.storage import write_atomically
@@ -18,8 +25,9 @@ def calibrate(
     data: Annotated[
         str,
         typer.Option(
+            metavar="PATH",
             help="Held-out images of known classes: a folder with one subfolder per class, or a .npz "
-            "file."
+            "file.",
         ),
     ],
     reject: Annotated[
@@ -35,18 +43,19 @@ def calibrate(
     ] = 0.05,
     on: Annotated[
         On | None,
-        typer.Option(help="Scores to threshold; by default both, if the method has both."),
+        typer.Option(
+            metavar="SCORES",
+            help="Scores to threshold: epistemic, aleatoric or both; by default both, if the method "
+            "has both.",
+        ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File for the calibrated model; by default MODEL itself.")
-    ] = None,
+    out: ModelOut = None,
     plot: Annotated[
         Path | None,
         typer.Option(help="PNG file for the risk-coverage plot; by default MODEL.risk.png."),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite the file named by --out if it exists.")
-    ] = False,
+    force: Force = False,
+    device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
     """Choose thresholds on held-out images, save them in the model, and plot risk against coverage.
@@ -61,10 +70,10 @@ def calibrate(
         destination = out or model
         plot = plot or destination.with_name(f"{destination.name}.risk.png")
         _require_outputs(model, destination, plot, force)
-        classifier = load_model(model)
+        classifier = load_model(model, device)
         held_out = read_known(data, classifier)
         thresholds = classifier.calibrate(held_out, target, on)
-        prediction = classifier.predict(held_out)
+        prediction = classifier.predict(held_out).to("cpu")
         figure = figures.risk_coverage(prediction, held_out.labels, thresholds)
         write_atomically(plot, figures.png(figure))
         classifier.save(destination)
@@ -73,13 +82,8 @@ def calibrate(
 
 
 def _require_outputs(model: Path, destination: Path, plot: Path, force: bool) -> None:
-    """Raise if an output can't or shouldn't be written, before anything is computed."""
-    require_output_file(destination)
-    if destination.exists() and not destination.samefile(model) and not force:
-        raise FileExistsError(
-            f"{destination} already exists; expected a new file, or the model itself: choose another with "
-            "--out, or pass --force to overwrite it"
-        )
+    """Raises if an output can't or shouldn't be written, before anything is computed."""
+    require_model_output(model, destination, force)
     if plot.suffix.lower() != ".png":
         raise ValueError(f"--plot is {plot}; expected a file name that ends in .png: rename it")
     require_output_file(plot, "--plot", model)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -15,6 +15,44 @@ Threads = Annotated[
     int | None,
     typer.Option("--threads", min=1, metavar="N", help="CPU threads; default: PyTorch's choice."),
 ]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="cpu, cuda, cuda:1, mps; auto selects a GPU if there is one.",
+        autocompletion=lambda: ["auto", "cpu", "cuda", "mps"],
+    ),
+]
+Precision = Annotated[
+    Literal["32-true", "bf16-mixed", "16-mixed"],
+    typer.Option("--precision", metavar="NAME", help="32-true, bf16-mixed or 16-mixed (on a GPU)."),
+]
+
+
+def select_device(name: str) -> torch.device:
+    """Returns the device of this name; raises if it is not available."""
+    try:
+        if name == "auto":
+            present = torch.accelerator.is_available() and torch.accelerator.current_accelerator()
+            return present or torch.device("cpu")
+        device = torch.device(name)
+        torch.empty(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"--device is {name}, which can't be used ({reason}); expected an available device: pass "
+            "--device cpu, or auto"
+        ) from error
+    return device
+
+
+def fabric_device(name: str) -> dict[str, Any]:
+    """Returns the options of `daedl.fit` that select the device of this name."""
+    device = select_device(name)
+    if name == "auto" or device.type == "cpu" or device.index is None:
+        return {"accelerator": name if name == "auto" else device.type}
+    return {"accelerator": device.type, "devices": [device.index]}
 
 
 @contextmanager

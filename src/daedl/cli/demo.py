@@ -10,15 +10,17 @@ from daedl.demo import run
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the report; made if need be.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the report; created if missing.")] = Path(
         "demo"
     ),
     # scikit-learn takes seeds below 2**32; the last one is seed + seeds - 1.
-    seed: Annotated[int, typer.Option(min=0, max=2**31, help="First seed.")] = 0,
-    seeds: Annotated[int, typer.Option(min=2, max=1000, help="Number of seeds for digits.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, max=2**31, metavar="N", help="First seed.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=2, max=1000, metavar="N", help="Number of seeds for digits.")
+    ] = 3,
     # The networks are too small to gain from more threads, and on a busy machine threads that wait
     # for each other made the demo five times slower.
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, metavar="N", help="CPU threads.")] = 1,
     quick: Annotated[
         bool, typer.Option("--quick", help="Train for two epochs, to check that everything runs.")
     ] = False,

@@ -9,7 +9,7 @@ from rich.table import Table
 from daedl import evaluate as tasks
 from daedl import metrics
 from daedl.checks import NotFittedError
-from daedl.cli.common import Threads, report_errors, using_threads
+from daedl.cli.common import Device, Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile, load_model, read_known, read_unknown
 from daedl.cli.results import (
     Format,
@@ -41,6 +41,7 @@ def evaluate(
     ] = None,
     form: FormatOption = Format.TABLE,
     out: OutOption = None,
+    device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
     """Evaluate a model on images of known classes, and its uncertainty scores on OOD images.
@@ -50,14 +51,14 @@ def evaluate(
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
             require_output_file(out, model=model)
-        classifier = load_model(model)
+        classifier = load_model(model, device)
         inside = read_known(known, classifier)
         # All datasets are read before any prediction, so that a wrong path fails immediately.
         outside = {source: read_unknown(source, classifier) for source in unknown or []}
-        prediction = classifier.predict(inside)
+        prediction = classifier.predict(inside).to("cpu")
         records = _records(known, len(inside), tasks.classification(prediction, inside.labels))
         for source, others in outside.items():
-            measured = tasks.ood_detection(prediction, classifier.predict(others))
+            measured = tasks.ood_detection(prediction, classifier.predict(others).to("cpu"))
             records += _records(source, len(others), measured)
         write_records(records, _table(records, list(prediction.scores())), form, out)
 

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from daedl.classifier import Classifier
-from daedl.cli.common import report_warnings
+from daedl.cli.common import report_warnings, select_device
+from daedl.cli.results import require_output_file
 from daedl.data import ImageSet, Preprocess
 from daedl.data.read import read_for
 from daedl.storage import expand_user
@@ -14,12 +15,29 @@ from daedl.storage import expand_user
 ModelFile = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model file written by `daedl train`.")
 ]
+ModelOut = Annotated[
+    Path | None, typer.Option("--out", help="Model file to write; by default MODEL itself.")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Overwrite the file named by --out if it exists.")
+]
 
 
-def load_model(path: Path) -> Classifier:
-    """Loads a classifier and reports warnings."""
+def load_model(path: Path, device: str = "cpu") -> Classifier:
+    """Loads a classifier to `device` and reports warnings."""
+    place = select_device(device)
     with report_warnings():
-        return Classifier.load(path)
+        return Classifier.load(path).to(place)
+
+
+def require_model_output(model: Path, destination: Path, force: bool) -> None:
+    """Raises if `destination` can't be written, or is another existing file than `model` without `force`."""
+    require_output_file(destination)
+    if destination.exists() and not destination.samefile(model) and not force:
+        raise FileExistsError(
+            f"{destination} already exists; expected a new file, or the model itself: choose another with "
+            "--out, or pass --force to overwrite it"
+        )
 
 
 def read_known(source: str, model: Classifier) -> ImageSet:

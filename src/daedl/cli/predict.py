@@ -10,7 +10,7 @@ from rich.table import Table
 from torch import Tensor
 
 from daedl.checks import NotFittedError
-from daedl.cli.common import Threads, report_errors, report_warnings, using_threads
+from daedl.cli.common import Device, Threads, report_errors, report_warnings, using_threads
 from daedl.cli.images import ModelFile, load_model, require_preprocess
 from daedl.cli.results import (
     Format,
@@ -34,6 +34,7 @@ def predict(
     ],
     form: FormatOption = Format.TABLE,
     out: OutOption = None,
+    device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
     """Predict classes and uncertainties of images.
@@ -45,7 +46,7 @@ def predict(
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
             require_output_file(out, model=model)
-        classifier = load_model(model)
+        classifier = load_model(model, device)
         files, failures = _expand_folders(images)
         pixels, unreadable = _read(files, require_preprocess(classifier))
         failures += unreadable

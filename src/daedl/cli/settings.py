@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -16,14 +16,35 @@ WORDS: Mapping[str, bool | None] = MappingProxyType(
 )
 
 
-def build(method: str, settings: Sequence[str]) -> Method:
-    """Builds the method named `method` with settings of the form NAME=VALUE."""
+def build(
+    method: str, settings: Sequence[str], current: Mapping[str, Any] = MappingProxyType({})
+) -> Method:
+    """Builds the method named `method` with settings of the form NAME=VALUE, which change `current` ones."""
     kind = look_up(METHODS, method, "method")
     arguments = dict(_setting(kind, text) for text in settings)
     try:
-        return methods.build(method, **arguments)
+        return methods.build(method, **{**current, **arguments})
     except TypeError as error:
         raise ValueError(f"invalid settings for {method}: {error}") from error
+
+
+def change(method: Method, settings: Sequence[str]) -> Method:
+    """Returns `method` with other settings of its post-hoc fit; raises for settings that need training."""
+    if not method.needs_fit:
+        raise ValueError(
+            f"{method.name} fits nothing after training; expected a model of a method with a post-hoc fit, "
+            "such as daedl: train another with `daedl train`"
+        )
+    current = {each.name: getattr(method, each.name) for each in fields(method)}
+    for text in settings:
+        changed = build(method.name, [text], current)
+        if changed.training_method() != method.training_method():
+            raise ValueError(
+                f"the setting {text} of {method.name} changes the training; expected settings of the fit "
+                "after training, such as covariance=tied: pass it to `daedl train` instead"
+            )
+        current = {each.name: getattr(changed, each.name) for each in fields(changed)}
+    return build(method.name, [], current)
 
 
 def _setting(kind: type[Method], text: str) -> tuple[str, Any]:

@@ -1,14 +1,13 @@
 """`daedl train`: train a classifier on images."""
 
 import hashlib
-import shlex
 import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -17,8 +16,19 @@ from daedl import methods, networks
 from daedl.backbones import Pretrained
 from daedl.classifier import Classifier
 from daedl.cli import backbone as backbone_options
-from daedl.cli.common import Threads, report_errors, report_warnings, using_threads
+from daedl.cli.common import (
+    Device,
+    Precision,
+    Threads,
+    fabric_device,
+    report_errors,
+    report_warnings,
+    select_device,
+    using_threads,
+)
+from daedl.cli.config import config_path, dump
 from daedl.cli.memory import keep_freed_memory
+from daedl.cli.outcome import summary, training_record
 from daedl.cli.results import require_output_file
 from daedl.cli.settings import build
 from daedl.data import ImageSet, augmentation
@@ -26,8 +36,8 @@ from daedl.data.read import FOLDER_SIZE, read
 from daedl.density import DensityWarning
 from daedl.methods import Method
 from daedl.names import look_up
-from daedl.storage import expand_user
-from daedl.training import History, fit
+from daedl.storage import expand_user, write_atomically
+from daedl.training import fit
 
 # Largest image size for which `auto` selects ConvNet (chosen). Its features grow with the image, because it
 # flattens where ResNet18 averages.
@@ -40,15 +50,24 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 
 
 def train(
+    ctx: typer.Context,
     data: Annotated[
         str,
         typer.Option(
+            metavar="PATH",
             help="Folder with one subfolder of PNG or JPEG images per class, or .npz file with "
-            "`images` and `labels`."
+            "`images` and `labels`.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Model file to write.")] = Path("model.daedl"),
-    method: Annotated[str, typer.Option(help=f"Method: {', '.join(methods.METHODS)}.")] = "daedl",
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"Method: {', '.join(methods.METHODS)}.",
+            autocompletion=lambda: list(methods.METHODS),
+        ),
+    ] = "daedl",
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,8 +79,10 @@ def train(
     network: Annotated[
         str,
         typer.Option(
+            metavar="NAME",
             help="Network: convnet, vgg16 or resnet18; auto selects convnet for images up to "
-            f"{SMALL} pixels, else resnet18."
+            f"{SMALL} pixels, else resnet18.",
+            autocompletion=lambda: list(NETWORKS),
         ),
     ] = "auto",
     backbone: backbone_options.Name = None,
@@ -100,19 +121,31 @@ def train(
     augment: Annotated[
         str, typer.Option(help="Augmentations, comma-separated: flip, crop, rotate.")
     ] = "",
+    class_weights: Annotated[
+        Literal["balanced"] | None,
+        typer.Option(
+            metavar="NAME", help="balanced: all classes have the same total weight in the loss."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")] = 0,
+    device: Device = "auto",
+    precision: Precision = "32-true",
     threads: Threads = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume after the last completed epoch.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite the model and discard a checkpoint.")
+        bool,
+        typer.Option(
+            "--force", help="Overwrite the model and its configuration; discard a checkpoint."
+        ),
     ] = False,
 ) -> None:
     """Train a classifier on images.
 
     Training is checkpointed after each epoch; after an interruption, run the
-    same command with --resume.
+    same command with --resume. The options are written beside the model, as
+    MODEL.toml, and can be repeated with --config.
     """
     keep_freed_memory()
     with report_errors(OSError, ValueError, ImportError), using_threads(threads):
@@ -125,10 +158,11 @@ def train(
         transform = augmentation(augmentations)
         _validate_options(validation, seed)
         checkpoint = _checkpoint_path(out, resume, force)
+        configuration = config_path(out, force)
         pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
         images = _read_images(data, size, grey, pretrained)
         training, held_out = _split(images, validation, seed)
-        model = _build_model(name, chosen, images, seed, pretrained)
+        model = _build_model(name, chosen, images, seed, pretrained).to(select_device(device))
         typer.echo(_description(training, held_out, model))
         if pretrained is None and (advice := backbone_options.recommendation(images)):
             typer.echo(advice)
@@ -138,12 +172,16 @@ def train(
             "max_epochs": epochs,
             "learning_rate": learning_rate,
             "patience": patience,
+            "class_weights": class_weights,
             "seed": seed,
+            **fabric_device(device),
+            "precision": precision,
             "resume_key": {
                 "data": _digest(images),
                 "augmentation": augment,
                 "validation": validation,
                 "batch size": batch_size,
+                "precision": precision,
             },
         }
         with _report_interruption():
@@ -161,9 +199,11 @@ def train(
                     resume=resume,
                     **options,
                 )
+        model.trained_on = training_record(training, held_out, history, options)
         model.save(out)
+        write_atomically(configuration, dump(ctx))
         checkpoint.unlink(missing_ok=True)
-    typer.echo(_summary(history, out))
+    typer.echo(summary(history, data, out, configuration))
 
 
 @contextmanager
@@ -289,23 +329,3 @@ def _description(training: ImageSet, held_out: ImageSet, model: Classifier) -> s
         f"{'grey' if channels == 1 else 'colour'}; {training.num_classes} classes: {names}\n"
         f"{model.method.name}, {type(model.network.plain).__name__}"
     )
-
-
-def _summary(history: History, out: Path) -> str:
-    """Describes the result of training and the next commands."""
-    best = history.epochs[history.best_epoch]
-    lines = [
-        f"accuracy on held-out images {best.val_accuracy:.2%}, best epoch {history.best_epoch + 1} of "
-        f"{len(history.epochs)}"
-    ]
-    if history.density_effect is not None:
-        lines.append(str(history.density_effect))
-        if history.density_effect.advice():
-            lines.append("  pass settings such as --set leave_one_out=true")
-    quoted = shlex.quote(str(out))
-    lines += [
-        f"Saved the model to {out}. Next:",
-        f"  daedl evaluate {quoted} --id TEST_IMAGES --ood OTHER_IMAGES",
-        f"  daedl predict {quoted} IMAGE.png",
-    ]
-    return "\n".join(lines)

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 import daedl
 from daedl import figures, metrics
 from daedl.cli import app
+from daedl.data.read import read
+from daedl.density.normalizer import MinMax
 from daedl.networks import ConvNet
 
 
@@ -87,6 +89,26 @@ def test_error_rate_in_place(folder, tmp_path):
     thresholds = daedl.Classifier.load(model).thresholds
     assert thresholds.target == daedl.MaxErrorRate(0.2, 0.1)
     assert list(thresholds.limits) == ["epistemic"]
+
+
+def test_images_without_evidence_do_not_prevent_a_guarantee(folder, tmp_path):
+    """Most held-out images are below the range of the density score, so that their scores tie."""
+    out = tmp_path / "model.daedl"
+    model = daedl.Classifier.load(folder / "model.daedl")
+    held_out = read(folder / "held_out.npz")
+    density = model.predict(held_out).log_density
+    model.fitted.normalizer = MinMax(float(density.quantile(0.7)), float(density.max()))
+    assert (model.predict(held_out).density_score == 0).double().mean() > 0.65
+    model.save(out)
+    result = call("calibrate", out, "--data", folder / "held_out.npz", "--reject", 0.05)
+    assert result.exit_code == 0, result.output
+    calibrated = daedl.Classifier.load(out)
+    assert 0.95 <= calibrated.thresholds.coverage < 1
+    assert calibrated.predict(folder / "known.png").accept.item()
+    unknown = calibrated.predict(folder / "unknown.png")
+    assert (unknown.accept.item(), unknown.reason) == (False, ["unlike the training data"])
+    result = call("export", out, tmp_path / "model.pt2")
+    assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize(

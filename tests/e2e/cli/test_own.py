@@ -3,6 +3,7 @@
 import _thread
 import csv
 import json
+import shlex
 import shutil
 import signal
 import threading
@@ -93,7 +94,8 @@ class TestTraining:
         assert "accuracy on held-out images" in result.stdout
         assert "density effect on 7 held-out samples" in result.stdout
         assert f"daedl predict '{out}' IMAGE.png" in result.stdout
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["a model.daedl", "pets"]
+        files = sorted(path.name for path in tmp_path.iterdir())
+        assert files == ["a model.daedl", "a model.toml", "pets"]
         loaded = daedl.Classifier.load(out)
         assert loaded.class_names == ["cat", "dog", "owl"]
         assert loaded.network.input_shape == (3, 8, 8)
@@ -106,7 +108,8 @@ class TestTraining:
         result = call(*arguments)
         assert result.exit_code == 0, result.output
         assert "daedl predict model.daedl IMAGE.png" in result.stdout
-        assert [path.name for path in tmp_path.iterdir()] == ["model.daedl"]
+        files = sorted(path.name for path in tmp_path.iterdir())
+        assert files == ["model.daedl", "model.toml"]
         assert call("evaluate", "model.daedl", "--id", world / "test").exit_code == 0
         assert "model.daedl already exists" in error_line(*arguments)
 
@@ -196,7 +199,9 @@ class TestTraining:
         result = call(*small(data, tmp_path / "m.daedl", *more))
         assert result.exit_code == 0, result.output
         assert "warning: the density is saturated" in result.stdout
-        assert "--set leave_one_out=true" in result.stdout
+        (advice,) = [line for line in result.stdout.splitlines() if "daedl refit" in line]
+        assert call(*shlex.split(advice)[1:]).exit_code == 0
+        assert daedl.Classifier.load(tmp_path / "m.daedl").method.leave_one_out
 
     def test_arrays_keep_size_and_class_names(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)

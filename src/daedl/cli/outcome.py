@@ -1,0 +1,57 @@
+"""The result of `daedl train`: its record in the model file, and its summary."""
+
+import shlex
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from daedl.data import ImageSet
+from daedl.training import History
+
+
+def training_record(
+    training: ImageSet, held_out: ImageSet, history: History, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Describes the training for the model file.
+
+    It contains no date, so that equal trainings write equal files.
+    """
+    counts = torch.bincount(training.labels, minlength=training.num_classes)
+    return {
+        "version": version("daedl"),
+        "data": training.name,
+        "digest": options["resume_key"]["data"],
+        "samples": len(training),
+        "samples_per_class": counts.tolist(),
+        "held_out": len(held_out),
+        "accuracy": history.epochs[history.best_epoch].val_accuracy,
+        "epochs": len(history.epochs),
+        "best_epoch": history.best_epoch + 1,
+        "seed": options["seed"],
+    }
+
+
+def summary(history: History, data: str, out: Path, configuration: Path) -> str:
+    """Describes the result of training and the next commands."""
+    quoted = shlex.quote(str(out))
+    best = history.epochs[history.best_epoch]
+    lines = [
+        f"accuracy on held-out images {best.val_accuracy:.2%}, best epoch {history.best_epoch + 1} of "
+        f"{len(history.epochs)}"
+    ]
+    if history.density_effect is not None:
+        lines.append(str(history.density_effect))
+        if history.density_effect.advice():
+            lines += [
+                "Other settings of the density need no new training, for example:",
+                f"  daedl refit {quoted} --data {shlex.quote(data)} --set leave_one_out=true",
+            ]
+    lines += [
+        f"Saved the model to {out} and its options to {configuration}. Next:",
+        f"  daedl evaluate {quoted} --id TEST_IMAGES --ood OTHER_IMAGES",
+        f"  daedl predict {quoted} IMAGE.png",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,97 @@
+"""`daedl refit`: fit the density again, without training."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from daedl.checks import NotFittedError
+from daedl.classifier import Classifier
+from daedl.cli import settings as method_settings
+from daedl.cli.common import Device, Threads, report_errors, using_threads
+from daedl.cli.images import (
+    Force,
+    ModelFile,
+    ModelOut,
+    load_model,
+    read_known,
+    require_model_output,
+)
+from daedl.data import ImageSet
+from daedl.density import DensityScorer
+from daedl.selective import Thresholds
+
+
+def refit(
+    model: ModelFile,
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Training images: a folder with one subfolder per class, or a .npz file. For "
+            "methods that are fitted to validation images, such as temperature: those.",
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Setting of the fit, such as covariance=tied or normalizer=half-quantile; may be "
+            "repeated.",
+        ),
+    ] = None,
+    held_out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Held-out images of known classes, on which to choose the thresholds of MODEL "
+            "again, with the same target.",
+        ),
+    ] = None,
+    out: ModelOut = None,
+    force: Force = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> None:
+    """Fit the density, temperature or neighbours of a model again, without training.
+
+    The images pass through the network once; its weights do not change. New
+    densities change the scores, so thresholds are chosen again or removed.
+    """
+    with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
+        destination = out or model
+        require_model_output(model, destination, force)
+        classifier = load_model(model, device)
+        classifier.method = method_settings.change(classifier.method, settings or [])
+        images = read_known(data, classifier)
+        calibration = None if held_out is None else read_known(held_out, classifier)
+        before = classifier.thresholds
+        classifier.fit_post_hoc(images)
+        report = _calibrate(classifier, before, calibration, destination)
+        classifier.save(destination)
+    typer.echo(f"Fitted {classifier.method.name} to {len(images)} images.")
+    typer.echo(report + f"Saved the model to {destination}.")
+
+
+def _calibrate(
+    model: Classifier, before: Thresholds | None, images: ImageSet | None, destination: Path
+) -> str:
+    """Chooses thresholds as `before` on held-out images; returns what was done, as lines."""
+    lines = []
+    if images is not None and isinstance(model.fitted, DensityScorer):
+        lines.append(str(model.density_effect(images)))
+    if before is not None and images is not None:
+        lines.append(str(model.calibrate(images, before.target, before.on)))
+    elif before is not None:
+        # --reject 0.05, or --error 0.01 --delta 0.05
+        arguments = before.target.settings()
+        kind, rate = arguments.pop("kind"), arguments.pop("rate")
+        options = {kind: rate, **arguments, "on": before.on}
+        typed = " ".join(f"--{name} {value}" for name, value in options.items())
+        lines.append(
+            f"Removed the thresholds, because the scores changed. To choose them again:\n"
+            f"  daedl calibrate {shlex.quote(str(destination))} --data HELD_OUT {typed}"
+        )
+    return "".join(f"{line}\n" for line in lines)
