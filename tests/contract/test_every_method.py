@@ -1,7 +1,9 @@
 """Tests that every method of `METHODS` must pass."""
 
 import copy
+import dataclasses
 import json
+import math
 import multiprocessing
 import pickle
 import re
@@ -280,6 +282,14 @@ def test_invalid_settings_are_rejected(method):
         methods.build(method.name, spectral="operator")
     with pytest.raises(ValueError, match=rf"{re.escape(method.name)} 'reduktion'.*'reduction'"):
         methods.build(method.name, reduktion="mean")
+
+
+def test_invalid_numbers_are_rejected(method):
+    for field in dataclasses.fields(method):
+        if type(field.default) in (int, float):
+            invalid = -1 if isinstance(field.default, int) else math.nan
+            with pytest.raises(ValueError, match=f"is {invalid}"):
+                methods.build(method.name, **{field.name: invalid})
 
 
 def test_unknown_method_is_rejected_with_a_suggestion():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Laplace, Normal, kl_divergence
 
-from daedl.checks import require_whole
+from daedl.checks import Count, Whole
 from daedl.distributed import gather_across
 from daedl.methods.post_hoc import PostHoc, gather_rows, tempered
 from daedl.outputs import Outputs
@@ -122,15 +122,9 @@ class AdaTS(PostHoc):
     )
     fit_split = "validation"
 
-    epochs: int = 100
-    samples: int = 5000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole("epochs", self.epochs, 1, "100 as published")
-        require_whole("samples", self.samples, 1, "5000 as published")
-        require_whole("seed", self.seed, 0, "0")
+    epochs: Count = 100
+    samples: Count = 5000
+    seed: Whole = 0
 
     def fit(self, outputs: Outputs, targets: Tensor) -> AdaptiveTemperature:
         """Train the autoencoder and the temperature on validation features and logits, on the CPU.

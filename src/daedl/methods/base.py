@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from daedl import losses
+from daedl.checks import require_settings
 from daedl.networks import Network
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -196,8 +197,7 @@ class Method(ABC):
         return {name: value for name, value in arguments.items() if name not in unchanged}
 
     def __post_init__(self) -> None:
-        if self.reduction not in ("mean", "sum"):
-            raise ValueError(f"reduction is {self.reduction!r}; expected 'mean' or 'sum'")
+        require_settings(self)
         spectral: Any = self.spectral
         if isinstance(spectral, Mapping):  # from a model file
             object.__setattr__(self, "spectral", SpectralNorm(**spectral))

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
+from daedl.checks import NonNegative, Whole
 from daedl.methods.base import Method
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -36,17 +37,8 @@ class EDL(Method):
     )
 
     activation: Literal["softplus", "relu"] = "softplus"
-    kl_weight: float = 1.0
-    anneal_epochs: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        losses.annealed(self.kl_weight, 0, self.anneal_epochs)  # validates both
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation is {self.activation!r}; expected one of {', '.join(ACTIVATIONS)} "
-                "(for the exponential use method 'edl+')"
-            )
+    kl_weight: NonNegative = 1.0
+    anneal_epochs: Whole = 10
 
     def log_alpha(self, logits: Tensor) -> Tensor:
         """ln α = ln(1 + h(z)), (B, C)."""

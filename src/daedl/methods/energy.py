@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from daedl.checks import require_above_zero
+from daedl.checks import Positive
 from daedl.methods.post_hoc import PostHoc
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -27,11 +27,7 @@ class Energy(PostHoc):
         "are used."
     )
 
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_above_zero("temperature", self.temperature, "1 as published")
+    temperature: Positive = 1.0
 
     def energy(self, logits: Tensor) -> Tensor:
         """Energy E (B,) of logits (B, C)."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.checks import require_whole
+from daedl.checks import Number
 from daedl.distributed import is_distributed
 from daedl.methods.base import Method, Phase
 from daedl.methods.softmax import Softmax
@@ -45,7 +45,7 @@ class Ensemble(Method):
     caveats = "Training, model file and prediction cost M times as much as for one member."
 
     member: Method = Softmax()  # noqa: RUF009 (frozen)
-    size: int = 5
+    size: Annotated[int, Number(2, whole=True)] = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +53,6 @@ class Ensemble(Method):
             raise TypeError(
                 f"member is {self.member!r}; expected a method such as daedl.methods.EDL(), not an ensemble"
             )
-        require_whole("size", self.size, 2, "5")
         if self.spectral is not None:
             raise ValueError(
                 f"spectral is {self.spectral} on the ensemble; expected it on the member: pass "

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
+from daedl.checks import Count
 from daedl.dirichlet import Dirichlet
 from daedl.methods.base import Method
 from daedl.networks import Network
@@ -52,14 +53,7 @@ class FEDL(Method):
 
     spectral: SpectralNorm | None = SpectralNorm()  # noqa: RUF009 (frozen)
     reduction: Literal["mean", "sum"] = "sum"
-    head_width: int = 256
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.head_width < 1:
-            raise ValueError(
-                f"head_width is {self.head_width}; expected at least one hidden unit: use 256"
-            )
+    head_width: Count = 256
 
     def prepare(self, network: Network) -> Network:
         """Normalise the network, and add the heads unless it has them already."""

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.checks import require_whole
+from daedl.checks import Count, Whole, require_whole
 from daedl.methods.post_hoc import PostHoc, gather_rows
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -89,14 +89,12 @@ class NearestNeighbours(PostHoc):
         "is compared with all of them; `samples` keeps a subset, which needs a smaller k."
     )
 
-    k: int = 50
-    samples: int | None = None
-    seed: int = 0
+    k: Count = 50
+    samples: Count | None = None
+    seed: Whole = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_whole("k", self.k, 1, "50 as published for CIFAR-10")
-        require_whole("seed", self.seed, 0, "0")
         if self.samples is not None:
             require_whole("samples", self.samples, self.k, "None for all, or at least k")
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.checks import require_above_zero, require_whole
+from daedl.checks import Count, Number, Positive, Whole
 from daedl.distributed import gather_across
 from daedl.methods.knn import distance, nearest
 from daedl.methods.post_hoc import PostHoc, as_float_like, gather_rows
@@ -155,22 +155,10 @@ class NUQ(PostHoc):
         "they are; beyond a distance of about 14 h it is constant."
     )
 
-    k: int = 20
-    log_weight: float = -100.0
-    bandwidth: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole("k", self.k, 1, "20 as published")
-        require_whole("seed", self.seed, 0, "0")
-        if not -math.inf < self.log_weight < math.inf:
-            raise ValueError(
-                f"log_weight is {self.log_weight!r}; expected a finite number: use -100, or 0 as in the "
-                "released code"
-            )
-        if self.bandwidth is not None:
-            require_above_zero("bandwidth", self.bandwidth, "None to select it by cross-validation")
+    k: Count = 20
+    log_weight: Annotated[float, Number()] = -100.0
+    bandwidth: Positive | None = None
+    seed: Whole = 0
 
     def fit(self, outputs: Outputs, targets: Tensor) -> NadarayaWatson:
         """Store the training features and labels of all processes, and select the bandwidth."""

@@ -1,6 +1,5 @@
 """Posterior networks: evidence from one normalising flow per class, in a small latent space."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
-from daedl.checks import require_whole
+from daedl.checks import Count, NonNegative
 from daedl.density.flow import RadialFlow
 from daedl.dirichlet import Dirichlet
 from daedl.methods.latent import LatentMethod
@@ -32,19 +31,8 @@ class PosteriorMethod(LatentMethod):
         entropy_weight: λ, weight of the differential entropy.
     """
 
-    depth: int = 6
-    entropy_weight: float = 1e-5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("latent", "depth"):
-            default = getattr(type(self), name)
-            require_whole(name, getattr(self, name), 1, f"{default} as published")
-        if not 0 <= self.entropy_weight < math.inf:
-            raise ValueError(
-                f"entropy_weight is {self.entropy_weight!r}; expected a finite number of at least 0: "
-                f"use {type(self).entropy_weight} as published, 0 for the cross-entropy alone"
-            )
+    depth: Count = 6
+    entropy_weight: NonNegative = 1e-5
 
     @abstractmethod
     def log_alpha(self, logits: Tensor) -> Tensor:
@@ -126,7 +114,7 @@ class PostNet(PosteriorMethod):
         "data act as a prior."
     )
 
-    entropy_weight: float = 1e-6
+    entropy_weight: NonNegative = 1e-6
     reduction: Literal["mean", "sum"] = "sum"
 
     def head(self, num_classes: int) -> PostNetHead:

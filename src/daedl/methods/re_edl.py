@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
-from daedl.checks import require_above_zero
+from daedl.checks import Positive
 from daedl.methods.base import Method
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -41,11 +41,7 @@ class ReEDL(Method):
         "can be below 1, which is a sparse Dirichlet."
     )
 
-    prior: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_above_zero("prior", self.prior, "0.1, or 1 as in EDL")
+    prior: Positive = 0.1
 
     def log_alpha(self, logits: Tensor) -> Tensor:
         """ln α = ln(softplus(z) + λ), (B, C)."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.checks import NotFittedError, require_above_zero, require_whole
+from daedl.checks import Count, NonNegative, NotFittedError, Positive, Whole
 from daedl.distributed import sum_across
 from daedl.methods.latent import LatentMethod
 from daedl.outputs import Outputs
@@ -149,25 +149,12 @@ class SNGP(LatentMethod):
     spectral: SpectralNorm | None = SpectralNorm(  # noqa: RUF009 (frozen)
         norm="operator", coefficient=6.0, soft=True
     )
-    latent: int = 128
-    width: int = 1024
-    length_scale: float = 20.0
-    ridge: float = 2 / 1024
-    mean_field: float = 20.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, least in (("latent", 1), ("width", 1), ("seed", 0)):
-            default = getattr(type(self), name)
-            require_whole(name, getattr(self, name), least, f"{default}")
-        for name in ("length_scale", "ridge"):
-            require_above_zero(name, getattr(self, name), f"{getattr(type(self), name)}")
-        if not 0 <= self.mean_field < math.inf:
-            raise ValueError(
-                f"mean_field is {self.mean_field!r}; expected a finite number of at least 0: use "
-                f"{type(self).mean_field}, or 0 for softmax(z)"
-            )
+    latent: Count = 128
+    width: Count = 1024
+    length_scale: Positive = 20.0
+    ridge: Positive = 2 / 1024
+    mean_field: NonNegative = 20.0
+    seed: Whole = 0
 
     def head(self, num_classes: int) -> GaussianProcessHead:
         """Random features and the output layer."""

@@ -167,19 +167,6 @@ def test_ood_features_of_any_scale_have_finite_predictions(fitted):
         assert torch.isfinite(AdaTS().predict(far, fitted).probs).all()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"epochs": 0}, "epochs is 0"),
-        ({"samples": 0}, "samples is 0"),
-        ({"seed": 0.5}, "seed is 0.5"),
-    ],
-)
-def test_invalid_settings_are_rejected(settings, message):
-    with pytest.raises(ValueError, match=message):
-        AdaTS(**settings)
-
-
 def test_only_a_random_subset_is_trained_on():
     """Labels of the other samples have no effect."""
     out, targets = outputs()

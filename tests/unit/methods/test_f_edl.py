@@ -194,8 +194,3 @@ def test_heads_have_the_dtype_of_the_network():
     prepared = FEDL(head_width=8).prepare(network().double())
     assert prepared(torch.randn(2, 4).double()).logits.dtype == torch.float64
     assert prepared.head.dispersion[0].out_features == 8
-
-
-def test_invalid_settings_are_rejected():
-    with pytest.raises(ValueError, match="head_width is 0"):
-        FEDL(head_width=0)

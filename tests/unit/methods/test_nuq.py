@@ -225,19 +225,3 @@ def test_more_samples_than_neighbours_are_required():
     assert torch.isfinite(fitted(features, targets)(features)).all()
     with pytest.raises(ValueError, match="k is 20 but there are 20"):
         fitted(features[:20], targets[:20])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"k": 0}, "k is 0"),
-        ({"k": True}, "k is True"),
-        ({"seed": -1}, "seed is -1"),
-        ({"log_weight": -math.inf}, "log_weight is -inf"),
-        ({"bandwidth": 0}, "bandwidth is 0"),
-        ({"bandwidth": math.nan}, "bandwidth is nan"),
-    ],
-)
-def test_invalid_settings_are_rejected(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        NUQ(**arguments)

@@ -160,12 +160,6 @@ def test_all_share_the_training_of_softmax(kind):
     )
 
 
-@pytest.mark.parametrize("temperature", [0, -1.0, math.inf, math.nan])
-def test_energy_rejects_invalid_temperatures(temperature):
-    with pytest.raises(ValueError, match="temperature"):
-        Energy(temperature=temperature)
-
-
 def _outputs(scale, seed=0):
     logits, targets = sampled(scale, seed=seed)
     return Outputs(logits, logits), targets

@@ -215,23 +215,6 @@ def test_extreme_logits_and_variances_are_finite(size, dtype):
         assert all(torch.isfinite(score).all() for score in p.scores().values())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"latent": 0}, "latent is 0"),
-        ({"width": 2.5}, "width is 2.5"),
-        ({"seed": -1}, "seed is -1"),
-        ({"length_scale": 0}, "length_scale is 0"),
-        ({"ridge": math.nan}, "ridge is nan"),
-        ({"mean_field": -1}, "mean_field is -1"),
-        ({"mean_field": math.inf}, "mean_field is inf"),
-    ],
-)
-def test_invalid_settings_are_rejected(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        SNGP(**arguments)
-
-
 def test_variance_is_larger_away_from_the_clusters():
     """With the default kernel, for latents of ten clusters and latents of no cluster."""
     torch.manual_seed(0)
