@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -86,8 +86,16 @@ class AdaptiveTemperature(nn.Module):
         return (divergence - likelihood + F.cross_entropy(scaled, targets, reduction="none")).mean()
 
     def settings(self) -> dict[str, Any]:
-        """JSON-serialisable settings that rebuild this together with `state_dict()`."""
+        """Arguments of the constructor."""
         return self.sizes
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        """Rebuild encoder, priors and temperature network from a model file."""
+        with torch.device("meta"):  # skips initialisation, which would draw random numbers
+            adaptive = cls(**settings)
+        adaptive.load_state_dict(tensors, assign=True)
+        return adaptive.requires_grad_(False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +128,7 @@ class AdaTS(PostHoc):
         "dominates the calibration. If the network makes no error on the validation data, temperatures "
         "fall to their lower bound 1e-3, and probabilities are 0 and 1."
     )
+    state = AdaptiveTemperature
     fit_split = "validation"
 
     epochs: Count = 100
@@ -154,15 +163,6 @@ class AdaTS(PostHoc):
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Probabilities softmax(z / T(f))."""
         return tempered(outputs.logits, self.require_fitted(fitted)(outputs.features))
-
-    def restore(
-        self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
-    ) -> AdaptiveTemperature:
-        """Rebuild the encoder, the priors and the temperature network from a model file."""
-        with torch.device("meta"):  # skips initialisation, which would draw random numbers
-            adaptive = AdaptiveTemperature(**settings)
-        adaptive.load_state_dict(tensors, assign=True)
-        return adaptive.requires_grad_(False)
 
 
 def _gaussian(parameters: Tensor) -> Normal:

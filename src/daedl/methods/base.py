@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from daedl import losses
-from daedl.checks import require_settings
+from daedl.checks import NotFittedError, require_settings
 from daedl.networks import Network
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -62,6 +62,7 @@ class Method(ABC):
         extra_data: data required in addition to the training set.
         caveats: known limitations.
         fit_split: data passed to `fit`, "training" or "validation".
+        state: class of the state that `fit` returns, with `settings` and `restore`; see `fitted.Fitted`.
         since: settings of this class that were added after model files and figures were written, with
             the values that reproduce these; see `arguments`. Those of base classes are added.
 
@@ -79,6 +80,7 @@ class Method(ABC):
     extra_data: ClassVar[str] = "none"
     caveats: ClassVar[str] = ""
     fit_split: ClassVar[Literal["training", "validation"]] = "training"
+    state: ClassVar[Any]
     since: ClassVar[Mapping[str, Any]] = {}
 
     spectral: SpectralNorm | None = None
@@ -180,7 +182,19 @@ class Method(ABC):
 
     def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> nn.Module:
         """Rebuild the fitted state from its `state_dict()` and `settings()`."""
-        raise NotImplementedError(f"{self.name} has no fitted state to restore")
+        restored: nn.Module = self.state.restore(tensors, settings)
+        return restored
+
+    def require_fitted(self, fitted: nn.Module | None) -> nn.Module:
+        """Return `fitted`; raise if it is None."""
+        if fitted is None:
+            loader = "train_loader" if self.fit_split == "training" else "val_loader"
+            raise NotFittedError(
+                f"{self.name} is not fitted to {self.fit_split} data; expected a fit before "
+                f"prediction: call daedl.fit(model, ...) to train, or model.fit_post_hoc({loader}) if "
+                "the network is already trained"
+            )
+        return fitted
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:

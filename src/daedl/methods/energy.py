@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from daedl.checks import Positive
 from daedl.methods.post_hoc import PostHoc
 from daedl.outputs import Outputs
-from daedl.prediction import Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,7 @@ class Energy(PostHoc):
         """Energy E (B,) of logits (B, C)."""
         return -self.temperature * (logits / self.temperature).logsumexp(-1)
 
-    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z), epistemic score E(x)."""
+    def score(self, outputs: Outputs, fitted: nn.Module | None) -> Tensor:
+        """Energy E(x)."""
         del fitted
-        return Prediction.from_probs(outputs.logits.softmax(-1), self.energy(outputs.logits))
+        return self.energy(outputs.logits)

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.checks import Count, NonNegative, NotFittedError, Positive, Whole
+from daedl.checks import Count, NonNegative, Positive, Whole
 from daedl.distributed import sum_across
+from daedl.methods.fitted import Fitted
 from daedl.methods.latent import LatentMethod
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -50,15 +51,14 @@ class GaussianProcessHead(nn.Module):
         return Outputs(features, self.output(features))
 
 
-class Covariance(nn.Module):
+class Covariance(Fitted):
     """Σ = (r I + Σ_i φ_i φ_iᵀ)⁻¹ over the training samples, stored as Cholesky factor of Σ⁻¹."""
 
     factor: Tensor
     inverse: Tensor
 
     def __init__(self, factor: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("factor", factor)
+        super().__init__(factor=factor)
         # ONNX has no triangular solve, so prediction multiplies by the inverse; derived, so not saved.
         identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
         inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
@@ -88,10 +88,6 @@ class Covariance(nn.Module):
         except TypeError:  # Apple's MPS has no float64
             return self
         return super()._apply(lambda tensor: tensor.to(device), recurse)  # type: ignore[no-untyped-call]
-
-    def settings(self) -> dict[str, Any]:
-        """No settings: `state_dict()` is sufficient."""
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +133,7 @@ class SNGP(LatentMethod):
         "SGD with Nesterov momentum 0.9 at 0.05 (batch size 128, otherwise proportional), L2 penalty 3e-4, "
         "250 epochs, learning rate times 0.2 after 75, 150 and 200, dropout 0.1 (CIFAR-10)"
     )
+    state = Covariance
     extra_cost = (
         "spectral normalisation, 1024 random features of a 128-dimensional latent, and one pass over the "
         "training data"
@@ -179,21 +176,10 @@ class SNGP(LatentMethod):
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Probabilities softmax(z / √(1 + λ v)), epistemic score: log odds of Dempster-Shafer's u."""
-        if fitted is None:
-            raise NotFittedError(
-                "sngp has no fitted covariance; expected one before prediction: call "
-                "daedl.fit(model, ...) to train, or model.fit_post_hoc(train_loader) if the network is "
-                "already trained"
-            )
-        logits = outputs.logits
-        scale = (1 + self.mean_field * fitted(outputs.features)).rsqrt()
+        logits, variances = outputs.logits, self.require_fitted(fitted)(outputs.features)
+        scale = (1 + self.mean_field * variances).rsqrt()
         adjusted = logits * scale.to(logits)[:, None]
         odds = math.log(logits.shape[-1]) - adjusted.logsumexp(-1)
         # With a large variance all probabilities can round to the same value: labels come from the logits.
         prediction = Prediction.from_probs(adjusted.softmax(-1), odds)
         return replace(prediction, labels=logits.argmax(-1))
-
-    def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Covariance:
-        """Rebuild the covariance from a model file."""
-        del settings
-        return Covariance(tensors["factor"])
