@@ -1,15 +1,14 @@
 """The classifier: a network, a method, and the state that the method fits after training."""
 
-import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from daedl import backbones, methods, model_file
+from daedl import backbones, methods
 from daedl.backbones import Pretrained
 from daedl.checks import NotFittedError, require_finite, require_float
 from daedl.data import Batch, ImageSet, Preprocess
@@ -17,17 +16,16 @@ from daedl.data.loaders import Data, as_batches, as_input, as_inputs
 from daedl.density import DensityEffect, DensityScorer, density_effect
 from daedl.distributed import sum_across
 from daedl.methods import Method
-from daedl.model_file import Parts, Revision
+from daedl.model_file import Parts, Revision, StoredModule, require_network
 from daedl.networks import Backbone, FeatureModule, Network
 from daedl.outputs import Outputs, collect, evaluating
 from daedl.prediction import Prediction
 from daedl.selective import MaxRejectionRate, On, Target, Thresholds, choose
-from daedl.spectral import normalization, remove_spectral_norm, spectral_normalize
 
 DEFAULT_TARGET = MaxRejectionRate()
 
 
-class Classifier(nn.Module):
+class Classifier(StoredModule):
     """Predicts classes with uncertainties in one forward pass.
 
     Arguments:
@@ -41,14 +39,6 @@ class Classifier(nn.Module):
         method_arguments: settings of the method, if `method` is a name.
     """
 
-    network: Network
-    method: Method
-    class_names: list[str] | None
-    preprocess: Preprocess | None
-    fitted: nn.Module | None
-    thresholds: Thresholds | None
-    revisions: tuple[Revision, ...]
-
     def __init__(
         self,
         network: Network,
@@ -58,23 +48,11 @@ class Classifier(nn.Module):
         **method_arguments: Any,
     ) -> None:
         super().__init__()
-        model_file.require_network(network)
+        require_network(network)
         built = methods.build(method, **method_arguments)
         if preprocess == "default":
             preprocess = Preprocess.for_shape(network.input_shape)
-        self._set_parts(Parts(built.prepare(network), built, class_names, preprocess))
-
-    @classmethod
-    def from_parts(cls, parts: Parts) -> "Classifier":
-        """Builds a classifier from existing parts; unlike `Classifier()`, does not prepare the network."""
-        classifier = cls.__new__(cls)
-        nn.Module.__init__(classifier)
-        classifier._set_parts(parts)
-        return classifier
-
-    def _set_parts(self, parts: Parts) -> None:
-        for name, value in vars(parts).items():
-            setattr(self, name, value)
+        self.set_parts(Parts(built.prepare(network), built, class_names, preprocess))
 
     @classmethod
     def from_module(
@@ -266,10 +244,6 @@ class Classifier(nn.Module):
             self.fit_outputs(*self.collect(data, f"{self.method.fit_split} data"))
         return self
 
-    def reset(self) -> None:
-        """Discards post-hoc fits and thresholds, which new weights invalidate."""
-        self.fitted, self.thresholds, self.revisions = None, None, ()
-
     def update_post_hoc(self, data: Data, note: str = "") -> "Classifier":
         """Merges more training `data` into the post-hoc fit; the network does not change.
 
@@ -305,52 +279,3 @@ class Classifier(nn.Module):
                 f"method {self.method.name!r} has no fitted density; expected 'daedl' after fitting"
             )
         return density_effect(self._on_device(self.collect(data)[0]), self.fitted)
-
-    def save(self, path: str | Path) -> None:
-        """Writes the network, the method, the post-hoc fit and the thresholds to one file, atomically."""
-        model_file.write(
-            path, Parts(**{each.name: getattr(self, each.name) for each in fields(Parts)})
-        )
-
-    @classmethod
-    def load(
-        cls, path: str | Path, network: Network | None = None, method: Method | None = None
-    ) -> "Classifier":
-        """Reads a classifier written by `save`, on the CPU and in eval mode.
-
-        Files contain no code, so networks and methods of user-defined classes can't be rebuilt from them:
-        pass a new `network` with the architecture used for training, whose weights are then loaded, and a
-        `method`.
-        """
-        return cls.from_parts(model_file.read(path, network, method)).eval()
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Loads weights; raises if either side is fitted, because a fit has more state than its tensors."""
-        state = args[0] if args else kwargs["state_dict"]
-        if self.fitted is not None or any(name.startswith("fitted.") for name in state):
-            raise ValueError(
-                "load_state_dict does not support fitted classifiers; expected "
-                "Classifier.save and Classifier.load, or model.network.load_state_dict(...) for the weights "
-                "alone"
-            )
-        self.reset()
-        return super().load_state_dict(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Classifier":
-        twin = type(self).__new__(type(self))
-        memo[id(self)] = twin
-        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return twin
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Supports pickle, for worker processes: parametrised layers can't be pickled, their tensors can."""
-        plain = remove_spectral_norm(copy.deepcopy(self.network))
-        saved = plain, normalization(self.network), self.network.state_dict()
-        return {**vars(self), "_modules": {**self._modules, "network": saved}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        network, spectral, tensors = state["_modules"]["network"]
-        if spectral is not None:
-            spectral_normalize(network, spectral)
-        network.load_state_dict(tensors)
-        self.__dict__.update(state, _modules={**state["_modules"], "network": network})

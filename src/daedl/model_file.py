@@ -5,10 +5,10 @@ import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,82 @@ class Parts:
                 f"preprocess returns inputs of shape {self.preprocess.shape} but the network takes {shape}; "
                 "expected the same channels and size"
             )
+
+
+class StoredModule(nn.Module):
+    """A module that consists of `Parts`, and can be saved, loaded, copied and pickled."""
+
+    network: Network
+    method: Method
+    class_names: list[str] | None
+    preprocess: Preprocess | None
+    fitted: nn.Module | None
+    thresholds: Thresholds | None
+    revisions: tuple[Revision, ...]
+
+    @classmethod
+    def from_parts(cls, parts: Parts) -> Self:
+        """Builds a module from existing parts; unlike a constructor, does not prepare the network."""
+        module = cls.__new__(cls)
+        nn.Module.__init__(module)
+        module.set_parts(parts)
+        return module
+
+    def set_parts(self, parts: Parts) -> None:
+        """Sets the attributes named in `Parts`."""
+        for name, value in vars(parts).items():
+            setattr(self, name, value)
+
+    def reset(self) -> None:
+        """Discards post-hoc fits and thresholds, which new weights invalidate."""
+        self.fitted, self.thresholds, self.revisions = None, None, ()
+
+    def save(self, path: str | Path) -> None:
+        """Writes the network, the method, the post-hoc fit and the thresholds to one file, atomically."""
+        write(path, Parts(**{each.name: getattr(self, each.name) for each in fields(Parts)}))
+
+    @classmethod
+    def load(
+        cls, path: str | Path, network: Network | None = None, method: Method | None = None
+    ) -> Self:
+        """Reads a classifier written by `save`, on the CPU and in eval mode.
+
+        Files contain no code, so networks and methods of user-defined classes can't be rebuilt from them:
+        pass a new `network` with the architecture used for training, whose weights are then loaded, and a
+        `method`.
+        """
+        return cls.from_parts(read(path, network, method)).eval()
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Loads weights; raises if either side is fitted, because a fit has more state than its tensors."""
+        state = args[0] if args else kwargs["state_dict"]
+        if self.fitted is not None or any(name.startswith("fitted.") for name in state):
+            raise ValueError(
+                "load_state_dict does not support fitted classifiers; expected "
+                "Classifier.save and Classifier.load, or model.network.load_state_dict(...) for the weights "
+                "alone"
+            )
+        self.reset()
+        return super().load_state_dict(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Supports pickle, for worker processes: parametrised layers can't be pickled, their tensors can."""
+        plain = remove_spectral_norm(copy.deepcopy(self.network))
+        saved = plain, normalization(self.network), self.network.state_dict()
+        return {**vars(self), "_modules": {**self._modules, "network": saved}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        network, spectral, tensors = state["_modules"]["network"]
+        if spectral is not None:
+            spectral_normalize(network, spectral)
+        network.load_state_dict(tensors)
+        self.__dict__.update(state, _modules={**state["_modules"], "network": network})
 
 
 def write(path: str | Path, parts: Parts) -> None:
