@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +59,8 @@ class Ensemble(Method):
                 "Ensemble(member=EDLPlus(spectral=...))"
             )
         # The training loss is the sum of the members' reduced losses.
-        object.__setattr__(self, "reduction", self.member.reduction)
+        for name in ("reduction", "extra_data", "fit_split"):
+            object.__setattr__(self, name, getattr(self.member, name))
 
     def arguments(self) -> dict[str, Any]:
         """Name and arguments of the member, and the size."""
@@ -72,24 +73,12 @@ class Ensemble(Method):
         return self.size * self.member.passes
 
     @property
-    def extra_data(self) -> str:  # type: ignore[override]
-        """Extra data of the member method."""
-        return self.member.extra_data
-
-    @property
     def needs_fit(self) -> bool:
-        """Whether the member method has fitted state."""
         return self.member.needs_fit
 
     @property
     def needs_class_counts(self) -> bool:
-        """Whether the member method uses the number of samples per class."""
         return self.member.needs_class_counts
-
-    @property
-    def fit_split(self) -> Literal["training", "validation"]:  # type: ignore[override]
-        """Data to which members are fitted."""
-        return self.member.fit_split
 
     def prepare(self, network: Network) -> Network:
         """Combine the network with M − 1 newly initialised copies."""
@@ -221,9 +210,4 @@ def _majority(votes: Sequence[Tensor], num_classes: int) -> Tensor:
 
 def _split(outputs: Outputs) -> list[Outputs]:
     """Outputs of each member."""
-    return [
-        Outputs(features, logits)
-        for features, logits in zip(
-            outputs.features.unbind(1), outputs.logits.unbind(1), strict=True
-        )
-    ]
+    return list(map(Outputs, outputs.features.unbind(1), outputs.logits.unbind(1)))
