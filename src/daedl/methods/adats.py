@@ -161,7 +161,6 @@ class AdaTS(PostHoc):
         return adaptive.requires_grad_(False)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z / T(f))."""
         return tempered(outputs.logits, self.require_fitted(fitted)(outputs.features))
 
 

@@ -111,7 +111,6 @@ class Method(ABC):
 
     def has_head(self, network: Network) -> bool:
         """Whether `network` already has the head that `prepare` adds."""
-        del network
         return False
 
     def require_normalization(self, network: Network) -> None:
@@ -124,9 +123,8 @@ class Method(ABC):
                 "network's settings as spectral=..."
             )
 
-    def set_class_counts(self, network: Network, counts: Tensor) -> None:
+    def set_class_counts(self, network: Network, counts: Tensor) -> None:  # noqa: B027 (optional)
         """Receive the number of training samples per class (C,) before the first step."""
-        del network, counts
 
     def phases(self) -> "tuple[Phase, ...]":
         """Training phases in order; most methods have one."""
@@ -162,7 +160,6 @@ class Method(ABC):
 
         In distributed training every process calls it with its own samples.
         """
-        del outputs, targets
         return None
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:

@@ -39,10 +39,8 @@ class DDU(GaussianMethod):
     )
 
     def score(self, outputs: Outputs, fitted: Any) -> Tensor:
-        """−ln p(f)."""
         return -cast(Tensor, fitted(outputs.features))
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Also sets `log_density`."""
         prediction = super().predict(outputs, fitted)
         return replace(prediction, log_density=-cast(Tensor, prediction.epistemic))

@@ -48,7 +48,6 @@ class MCDropout(Softmax):
 
     @property
     def passes(self) -> int:
-        """Number of passes K."""
         return self.num_passes
 
     def prepare(self, network: Network) -> Network:
@@ -81,8 +80,6 @@ class MCDropout(Softmax):
         return Outputs(features.mean(1), logits)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Mean probabilities of the passes, and their mutual information."""
-        del fitted
         return Prediction.from_several(outputs.logits.softmax(-1))
 
 

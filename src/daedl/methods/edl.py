@@ -41,16 +41,12 @@ class EDL(Method):
     anneal_epochs: Whole = 10
 
     def log_alpha(self, logits: Tensor) -> Tensor:
-        """ln α = ln(1 + h(z)), (B, C)."""
         return ACTIVATIONS[self.activation](logits).log1p()
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """Expected MSE plus the annealed KL, (B,)."""
         weight = losses.annealed(self.kl_weight, epoch, self.anneal_epochs)
         return losses.evidential(self.log_alpha(outputs.logits), targets, weight, "none")
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Dirichlet with α = 1 + h(z); labels come from z, because all α are equal where h is 0."""
-        del fitted
-        logits = outputs.logits
+        logits = outputs.logits  # also for labels, because all α are equal where h is 0
         return Prediction.from_dirichlet(self.log_alpha(logits), labels=logits.argmax(-1))

@@ -28,11 +28,5 @@ class Energy(PostHoc):
 
     temperature: Positive = 1.0
 
-    def energy(self, logits: Tensor) -> Tensor:
-        """Energy E (B,) of logits (B, C)."""
-        return -self.temperature * (logits / self.temperature).logsumexp(-1)
-
     def score(self, outputs: Outputs, fitted: nn.Module | None) -> Tensor:
-        """Energy E(x)."""
-        del fitted
-        return self.energy(outputs.logits)
+        return -self.temperature * (outputs.logits / self.temperature).logsumexp(-1)

@@ -69,7 +69,6 @@ class Ensemble(Method):
 
     @property
     def passes(self) -> int:
-        """M times the passes of a member."""
         return self.size * self.member.passes
 
     @property
@@ -94,12 +93,10 @@ class Ensemble(Method):
         return Members([self.member.prepare(each) for each in networks])
 
     def set_class_counts(self, network: Network, counts: Tensor) -> None:
-        """Pass the number of samples per class (C,) to every member."""
         for each in _members(network):
             self.member.set_class_counts(each, counts)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Phases of the member method, for all members at once."""
         return tuple(
             replace(phase, method=replace(self, member=phase.method))
             for phase in self.member.phases()
@@ -149,7 +146,6 @@ class Ensemble(Method):
         return stack_outputs([self.member.forward(one, images) for one in _members(network)])
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Mean of the members' probabilities and of their epistemic scores."""
         parts = fitted.parts if isinstance(fitted, FittedMembers) else [None] * self.size
         predictions = [
             self.member.predict(one, part) for one, part in zip(_split(outputs), parts, strict=True)
@@ -174,7 +170,6 @@ class Ensemble(Method):
         )
 
     def training_method(self) -> "Ensemble":
-        """Ensemble of the members' training method."""
         return replace(self, member=self.member.training_method())
 
 

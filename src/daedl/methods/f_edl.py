@@ -71,19 +71,15 @@ class FEDL(Method):
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """Σ_c (y_c − μ_c)² + Σ_c Var π_c + Σ_c (y_c − p_c)², (B,)."""
-        del epoch
         flexible = FlexibleDirichlet.of(outputs.logits)
         expected = losses.expected_mse(flexible.averaged.log_alpha, targets, "none")
         allocation = losses.squared_error(flexible.log_p, targets, "none")
         return expected + flexible.variance_between.sum(-1) + allocation
 
     def predict_labels(self, outputs: Outputs) -> Tensor:
-        """argmax_c μ_c, (B,)."""
         return FlexibleDirichlet.of(outputs.logits).averaged.mean.argmax(-1)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities μ, epistemic score EU and aleatoric score AU."""
-        del fitted
         flexible = FlexibleDirichlet.of(outputs.logits)
         return Prediction.from_probs(
             flexible.averaged.mean,

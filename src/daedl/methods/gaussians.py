@@ -36,7 +36,6 @@ class GaussianMethod(PostHoc):
         require_shrinkage(self.shrinkage)  # rather than after training
 
     def fit(self, outputs: Outputs, targets: Tensor) -> GaussianDensity:
-        """Fit the Gaussians to the training features."""
         num_classes = outputs.logits.shape[-1]
         return fit_gaussians(
             outputs.features,
@@ -48,6 +47,5 @@ class GaussianMethod(PostHoc):
         )
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> GaussianDensity:
-        """Merge more training features into the Gaussians."""
         density = cast(GaussianDensity, fitted)
         return refit_gaussians(density, outputs.features, targets, self.shrinkage)

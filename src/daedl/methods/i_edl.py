@@ -47,7 +47,6 @@ class IEDL(EDL):
     fisher_weight: NonNegative = 0.005
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """Weighted expected MSE minus weighted log |I| plus annealed KL, (B,)."""
         log_alpha = self.log_alpha(outputs.logits)
         dirichlet, onehot = Dirichlet(log_alpha), F.one_hot(targets, log_alpha.shape[-1])
         errors = (onehot - dirichlet.mean).square() + dirichlet.variance

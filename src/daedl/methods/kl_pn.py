@@ -102,12 +102,9 @@ class KLPN(Method):
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """KL(Dir(β_y) ‖ Dir(α)) / t, (B,)."""
-        del epoch
         onehot = F.one_hot(targets, outputs.logits.shape[-1]).to(outputs.logits)
         target = Dirichlet((1 + self.target * onehot).log())
         return self.divergence(target, Dirichlet(outputs.logits)) / self.target
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Dirichlet with α = exp(z)."""
-        del fitted
         return Prediction.from_dirichlet(outputs.logits)

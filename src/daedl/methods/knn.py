@@ -95,8 +95,6 @@ class NearestNeighbours(PostHoc):
             require_whole("samples", self.samples, self.k, "None for all, or at least k")
 
     def fit(self, outputs: Outputs, targets: Tensor) -> Neighbours:
-        """Store the training features, or a random subset."""
-        del targets
         features = gather_rows(F.normalize(outputs.features.float(), dim=1))
         if self.samples is not None:
             generator = torch.Generator().manual_seed(self.seed)
@@ -105,5 +103,4 @@ class NearestNeighbours(PostHoc):
         return Neighbours(features, self.k)
 
     def score(self, outputs: Outputs, fitted: Any) -> Tensor:
-        """Distance to the k-th nearest training feature."""
         return cast(Tensor, fitted(outputs.features))

@@ -36,5 +36,4 @@ class Mahalanobis(GaussianMethod):
     )
 
     def score(self, outputs: Outputs, fitted: Any) -> Tensor:
-        """Squared distance to the nearest class mean."""
         return cast(GaussianDensity, fitted).squared_distances(outputs.features).amin(-1)

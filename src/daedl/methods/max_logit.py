@@ -23,6 +23,4 @@ class MaxLogit(PostHoc):
     )
 
     def score(self, outputs: Outputs, fitted: nn.Module | None) -> Tensor:
-        """−max_c z_c."""
-        del fitted
         return -outputs.logits.amax(-1)

@@ -94,11 +94,9 @@ class NatPN(PosteriorMethod):
         look_up(BUDGETS, self.budget, "budget")
 
     def head(self, num_classes: int) -> NatPNHead:
-        """Linear classifier and one flow."""
         return NatPNHead(self.latent, self.depth, num_classes)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Warm-up, joint training, fine-tuning."""
         likelihood = _Likelihood(**{each.name: getattr(self, each.name) for each in fields(self)})
         warmup = Phase(likelihood, "warm-up", self.warmup_epochs, trains="head.flow")
         finetuning = Phase(likelihood, "fine-tuning", trains="head.flow")
@@ -130,5 +128,4 @@ class _Likelihood(NatPN):
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """−ln q(z), (B,)."""
-        del targets, epoch
         return -outputs.logits.logsumexp(-1)

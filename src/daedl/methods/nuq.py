@@ -144,7 +144,6 @@ class NUQ(PostHoc):
     seed: Whole = 0
 
     def fit(self, outputs: Outputs, targets: Tensor) -> NadarayaWatson:
-        """Store the training features and labels of all processes, and select the bandwidth."""
         features, labels = gather_rows(outputs.features.float()), gather_across(targets)
         center = features.mean(0)
         fitted = NadarayaWatson(
@@ -163,5 +162,4 @@ class NUQ(PostHoc):
         return fitted
 
     def score(self, outputs: Outputs, fitted: Any) -> Tensor:
-        """ln τ²."""
         return cast(Tensor, fitted(outputs.features))

@@ -39,8 +39,6 @@ class PosteriorMethod(LatentMethod):
         """ln α (B, C) from the logits (B, C) of the head."""
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """ψ(α₀) − ψ(α_y) − λ H(Dir(α)), (B,)."""
-        del epoch
         log_alpha = self.log_alpha(outputs.logits)
         uce = losses.uncertain_cross_entropy(log_alpha, targets, "none")
         return uce - self.entropy_weight * Dirichlet(log_alpha).differential_entropy
@@ -51,7 +49,6 @@ class PosteriorMethod(LatentMethod):
         Far from the data all α round to 1: labels come from the logits, and `log_density` still ranks
         images where α₀ is constant.
         """
-        del fitted
         logits = outputs.logits
         return Prediction.from_dirichlet(
             self.log_alpha(logits), labels=logits.argmax(-1), log_density=logits.logsumexp(-1)
@@ -118,7 +115,6 @@ class PostNet(PosteriorMethod):
     reduction: Literal["mean", "sum"] = "sum"
 
     def head(self, num_classes: int) -> PostNetHead:
-        """BatchNorm and one flow per class."""
         return PostNetHead(self.latent, self.depth, num_classes)
 
     def set_class_counts(self, network: Network, counts: Tensor) -> None:
@@ -128,5 +124,4 @@ class PostNet(PosteriorMethod):
         head.log_counts.copy_(counts.double().clamp_min(1).log())
 
     def log_alpha(self, logits: Tensor) -> Tensor:
-        """ln(1 + N_c q_c)."""
         return F.softplus(logits)

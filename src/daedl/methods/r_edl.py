@@ -38,7 +38,6 @@ class REDL(ReEDL):
     anneal_epochs: Whole = 10
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """‖y − P‖² plus the annealed KL, (B,)."""
         weight = losses.annealed(self.kl_weight, epoch, self.anneal_epochs)
         error = super().loss(outputs, targets, epoch)
         return error + weight * self.divergence(self.log_alpha(outputs.logits), targets)

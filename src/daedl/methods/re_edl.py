@@ -44,16 +44,11 @@ class ReEDL(Method):
     prior: Positive = 0.1
 
     def log_alpha(self, logits: Tensor) -> Tensor:
-        """ln α = ln(softplus(z) + λ), (B, C)."""
         return (F.softplus(logits) + self.prior).log()
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """‖y − P‖², (B,)."""
-        del epoch
         return losses.squared_error(self.log_alpha(outputs.logits), targets, "none")
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Dirichlet with α = softplus(z) + λ; labels come from z, as all α are equal where softplus is 0."""
-        del fitted
-        logits = outputs.logits
+        logits = outputs.logits  # also for labels, because all α are equal where softplus is 0
         return Prediction.from_dirichlet(self.log_alpha(logits), labels=logits.argmax(-1))

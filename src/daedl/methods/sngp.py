@@ -154,28 +154,21 @@ class SNGP(LatentMethod):
     seed: Whole = 0
 
     def head(self, num_classes: int) -> GaussianProcessHead:
-        """Random features and the output layer."""
         return GaussianProcessHead(
             self.latent, self.width, self.length_scale, self.seed, num_classes
         )
 
     @property
     def num_features(self) -> int:
-        """Number of random features D."""
         return self.width
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """−ln softmax(z)_y, (B,)."""
-        del epoch
         return F.cross_entropy(outputs.logits, targets, reduction="none")
 
     def fit(self, outputs: Outputs, targets: Tensor) -> Covariance:
-        """Fit the posterior covariance of the output weights β."""
-        del targets
         return Covariance.fit(outputs.features, self.ridge)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z / √(1 + λ v)), epistemic score: log odds of Dempster-Shafer's u."""
         logits, variances = outputs.logits, self.require_fitted(fitted)(outputs.features)
         scale = (1 + self.mean_field * variances).rsqrt()
         adjusted = logits * scale.to(logits)[:, None]

@@ -49,11 +49,9 @@ class TemperatureScaling(PostHoc):
     fit_split = "validation"
 
     def fit(self, outputs: Outputs, targets: Tensor) -> Temperature:
-        """Fit T to the validation logits."""
         return Temperature(best_temperature(gather_rows(outputs.logits), gather_across(targets)))
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z / T)."""
         return tempered(outputs.logits, self.require_fitted(fitted)(outputs.features))
 
 
