@@ -81,7 +81,7 @@ def test_loss_and_temperature_against_scipy():
     adaptive, decoder = module().double(), layers(16, 8, 5).double()
     (features, logits), targets = outputs(torch.float64)
     torch.manual_seed(3)
-    found = adaptive.loss(features, logits, targets, decoder)
+    computed = adaptive.loss(features, logits, targets, decoder)
     torch.manual_seed(3)
     noise = torch.normal(torch.zeros(200, 16).double(), torch.ones(200, 16).double()).numpy()
 
@@ -101,7 +101,7 @@ def test_loss_and_temperature_against_scipy():
     likelihood = laplace.logpdf(features.numpy(), decoded, 1).sum(-1)
     log_probs = log_softmax(logits.numpy() / temperature[:, None], axis=1)
     cross_entropy = -log_probs[np.arange(200), targets]
-    assert found.item() == pytest.approx((kl - likelihood + cross_entropy).mean(), rel=1e-9)
+    assert computed.item() == pytest.approx((kl - likelihood + cross_entropy).mean(), rel=1e-9)
 
 
 def test_classes_are_unchanged_and_training_reduces_the_loss(fitted):
