@@ -4,12 +4,16 @@
 """
 
 import math
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import torch
 from torch import Tensor
+
+from daedl.names import suggestion
 
 LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -112,15 +116,60 @@ def require_sizes(widths: Sequence[int] = (), **sizes: int) -> None:
         require_whole("a width of hidden", width, 1, "64")
 
 
+@dataclass(frozen=True)
+class Number:
+    """Valid values of a number: finite, from `least` to below `limit`; `least` is excluded if `above`."""
+
+    least: float = -sys.float_info.max
+    above: bool = False
+    limit: float = math.inf
+    whole: bool = False
+
+    def require(self, name: str, value: Any, remedy: str) -> None:
+        """Raises unless `value` is valid; `remedy` names a valid value."""
+        wrong = isinstance(value, bool) or not isinstance(value, Integral if self.whole else Real)
+        if wrong or not self.least <= value < self.limit or (self.above and value == self.least):
+            raise ValueError(f"{name} is {value!r}; expected {self}: use {remedy}")
+
+    def __str__(self) -> str:
+        text = "an integer" if self.whole else "a finite number"
+        if self.least > -sys.float_info.max:
+            text += f" {'above' if self.above else 'of at least'} {self.least:g}"
+        return f"{text} and below {self.limit:g}" if self.limit < math.inf else text
+
+
+# Types of settings, validated by `require_settings`.
+Count = Annotated[int, Number(1, whole=True)]
+Whole = Annotated[int, Number(0, whole=True)]
+Positive = Annotated[float, Number(0, above=True)]
+NonNegative = Annotated[float, Number(0)]
+
+
+def require_settings(settings: Any) -> None:
+    """Raises unless the fields of a dataclass have values that their types allow.
+
+    Covers bool, Literal, and numbers such as `Count` and `Positive | None`; other types are not checked.
+    """
+    for field in fields(settings):
+        name, value, hint = field.name, getattr(settings, field.name), field.type
+        if hint is bool and not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}; expected True or False: use {field.default}")
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            known = ", ".join(map(repr, get_args(hint)))
+            raise ValueError(
+                f"{name} is {value!r}; expected one of {known}{suggestion(value, get_args(hint))}"
+            )
+        optional = value is None and type(None) in get_args(hint)
+        for part in () if optional else (hint, *get_args(hint)):
+            for number in getattr(part, "__metadata__", ()):
+                number.require(name, value, repr(field.default))
+
+
 def require_above_zero(name: str, value: Any, remedy: str) -> None:
     """Raises unless `value` is a finite number above 0; `remedy` names a valid value."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
-        raise ValueError(f"{name} is {value!r}; expected a finite number above 0: use {remedy}")
+    Number(0, above=True).require(name, value, remedy)
 
 
 def require_whole(name: str, value: Any, least: int, remedy: str) -> None:
     """Raises unless `value` is an integer of at least `least`; `remedy` names a valid value."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(
-            f"{name} is {value!r}; expected an integer of at least {least}: use {remedy}"
-        )
+    Number(least, whole=True).require(name, value, remedy)

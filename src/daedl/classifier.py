@@ -1,72 +1,31 @@
 """The classifier: a network, a method, and the state that the method fits after training."""
 
-import copy
-import textwrap
-import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from daedl import backbones, methods, networks, storage
+from daedl import backbones, methods
 from daedl.backbones import Pretrained
-from daedl.checks import DataWarning, NotFittedError, require_finite, require_float
+from daedl.checks import NotFittedError, require_finite, require_float
 from daedl.data import Batch, ImageSet, Preprocess
 from daedl.data.loaders import Data, as_batches, as_input, as_inputs
 from daedl.density import DensityEffect, DensityScorer, density_effect
 from daedl.distributed import sum_across
 from daedl.methods import Method
-from daedl.names import look_up, strip_prefix
+from daedl.model_file import Parts, Revision, StoredModule, require_network
 from daedl.networks import Backbone, FeatureModule, Network
 from daedl.outputs import Outputs, collect, evaluating
 from daedl.prediction import Prediction
-from daedl.selective import (
-    MaxRejectionRate,
-    On,
-    Target,
-    Thresholds,
-    choose,
-)
-from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, spectral_normalize
+from daedl.selective import MaxRejectionRate, On, Target, Thresholds, choose
 
 DEFAULT_TARGET = MaxRejectionRate()
-# Defaults of methods on pretrained backbones. Spectral normalisation would only limit the logits, as the
-# features are fixed; a few images per class don't determine a covariance of 1,280 features each; their
-# in-sample densities exceed those of new images (docs/architecture.md). The norm of a feature says little
-# about its distance, and the range leaves known images half of their evidence (docs/when_density_fails.md).
-BACKBONE_SETTINGS: Mapping[str, Any] = MappingProxyType(
-    {
-        "spectral": None,
-        "covariance": "tied",
-        "leave_one_out": True,
-        "normalizer": "half-quantile",
-        "normalize_features": True,
-    }
-)
 
 
-@dataclass(frozen=True)
-class Revision:
-    """One post-hoc fit or update.
-
-    Attributes:
-        samples: number of samples.
-        merged: whether they were merged into the previous fit.
-        note: the user's note.
-    """
-
-    samples: int
-    merged: bool = False
-    note: str = ""
-
-
-class Classifier(nn.Module):
+class Classifier(StoredModule):
     """Predicts classes with uncertainties in one forward pass.
 
     Arguments:
@@ -80,9 +39,6 @@ class Classifier(nn.Module):
         method_arguments: settings of the method, if `method` is a name.
     """
 
-    network: Network
-    fitted: nn.Module | None
-
     def __init__(
         self,
         network: Network,
@@ -92,29 +48,11 @@ class Classifier(nn.Module):
         **method_arguments: Any,
     ) -> None:
         super().__init__()
-        if not isinstance(network, Network):
-            raise TypeError(
-                f"network is a {type(network).__name__}; expected a network of daedl.networks: pass your own "
-                "module to daedl.Classifier.from_module(module, features=..., input_shape=...)"
-            )
-        self.method = _build_method(method, method_arguments)
-        self.network = self.method.prepare(network)
-        self.fitted = None
-        self.thresholds: Thresholds | None = None
-        self.revisions: tuple[Revision, ...] = ()
-        # JSON-able record of the training, for `daedl info`.
-        self.trained_on: Mapping[str, Any] | None = None
-        if class_names is not None:
-            _require_class_names(class_names, network.num_classes)
-        self.class_names = None if class_names is None else [str(name) for name in class_names]
-        self.preprocess = (
-            Preprocess.for_shape(network.input_shape) if preprocess == "default" else preprocess
-        )
-        if self.preprocess is not None and self.preprocess.shape != tuple(network.input_shape):
-            raise ValueError(
-                f"preprocess returns inputs of shape {self.preprocess.shape} but the network takes "
-                f"{tuple(network.input_shape)}; expected the same channels and size"
-            )
+        require_network(network)
+        built = methods.build(method, **method_arguments)
+        if preprocess == "default":
+            preprocess = Preprocess.for_shape(network.input_shape)
+        self.set_parts(Parts(built.prepare(network), built, class_names, preprocess))
 
     @classmethod
     def from_module(
@@ -172,14 +110,14 @@ class Classifier(nn.Module):
             num_classes: C; by default the number of `class_names`.
             image_size: height and width of inputs; by default chosen for the backbone.
             hidden: widths of dense layers between features and logits; by default none.
-            method, method_arguments: as for `Classifier`, with the defaults `BACKBONE_SETTINGS`; a built
-                method is used as it is.
+            method, method_arguments: as for `Classifier`, with the defaults of
+                `daedl.methods.BACKBONE_SETTINGS`; a built method is used as it is.
         """
         if num_classes is None and class_names is None:
             raise ValueError("neither num_classes nor class_names was given; expected one of them")
         number = len(class_names or ()) if num_classes is None else num_classes
         if isinstance(method, str):
-            method_arguments = {**backbone_settings(method), **method_arguments}
+            method_arguments = {**methods.backbone_settings(method), **method_arguments}
         pretrained = (
             backbone
             if isinstance(backbone, Pretrained)
@@ -306,10 +244,6 @@ class Classifier(nn.Module):
             self.fit_outputs(*self.collect(data, f"{self.method.fit_split} data"))
         return self
 
-    def reset(self) -> None:
-        """Discards post-hoc fits, thresholds and the training record, which new weights invalidate."""
-        self.fitted, self.thresholds, self.revisions, self.trained_on = None, None, (), None
-
     def update_post_hoc(self, data: Data, note: str = "") -> "Classifier":
         """Merges more training `data` into the post-hoc fit; the network does not change.
 
@@ -345,207 +279,3 @@ class Classifier(nn.Module):
                 f"method {self.method.name!r} has no fitted density; expected 'daedl' after fitting"
             )
         return density_effect(self._on_device(self.collect(data)[0]), self.fitted)
-
-    def save(self, path: str | Path) -> None:
-        """Writes the network, the method, the post-hoc fit and the thresholds to one file, atomically."""
-        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
-        spectral, plain = normalization(self.network), self.network.plain
-        description: dict[str, Any] = {
-            "version": version("daedl"),
-            "network": {"name": type(plain).__name__, "arguments": plain.arguments},
-            "method": {"name": self.method.name, "arguments": self.method.arguments()},
-            "class_names": self.class_names,
-            "preprocess": None if self.preprocess is None else self.preprocess.settings(),
-            "spectral": None if spectral is None else asdict(spectral),
-            "dtype": str(next(self.network.parameters()).dtype).removeprefix("torch."),
-            "fitted": None,
-            "revisions": [asdict(each) for each in self.revisions],
-            "thresholds": None if self.thresholds is None else self.thresholds.settings(),
-            "trained_on": self.trained_on,
-        }
-        if self.fitted is not None:
-            tensors |= {f"fitted.{name}": value for name, value in self.fitted.state_dict().items()}
-            description["fitted"] = self.fitted.settings()  # type: ignore[operator]
-        storage.save(storage.expand_user(path), tensors, description)
-
-    @classmethod
-    def load(
-        cls, path: str | Path, network: Network | None = None, method: Method | None = None
-    ) -> "Classifier":
-        """Reads a classifier written by `save`, on the CPU and in eval mode.
-
-        Files contain no code, so networks and methods of user-defined classes can't be rebuilt from them:
-        pass a new `network` with the architecture used for training, whose weights are then loaded, and a
-        `method`.
-        """
-        tensors, description = storage.load(storage.expand_user(path))
-        try:
-            return cls._rebuild(tensors, description, network, method)
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{path} can't be rebuilt ({textwrap.shorten(str(error), 300)}); expected the weights "
-                f"of this network: {description.get('network')}. If you passed a network, build it "
-                f"with the arguments used for training. The file was written by daedl "
-                f"{description.get('version')}, this is {version('daedl')}: upgrade if the file is newer"
-            ) from error
-
-    @classmethod
-    def _rebuild(
-        cls,
-        tensors: dict[str, Tensor],
-        description: dict[str, Any],
-        network: Network | None,
-        method: Method | None,
-    ) -> "Classifier":
-        saved = description["network"]
-        if network is None:
-            if saved["name"] not in networks.NETWORKS:
-                raise ValueError(
-                    f"the file contains a network of the user-defined class {saved['name']!r} "
-                    f"({saved['arguments']}); expected Classifier.load(path, network=...)"
-                )
-            network = networks.build(saved["name"], **saved["arguments"])
-        network.to(getattr(torch, description["dtype"]))
-        if method is None:
-            method = methods.rebuild(
-                description["method"]["name"], description["method"]["arguments"]
-            )
-        if isinstance(method, methods.Ensemble) and not isinstance(network, networks.Members):
-            # Copies suffice, because their weights are loaded below.
-            copies = [copy.deepcopy(network) for _ in range(method.size - 1)]
-            network = networks.Members([network, *copies])
-        names, spectral = description.get("class_names"), description["spectral"]
-        preprocess = _saved_preprocess(description, network)
-        classifier = _assemble(cls, network, spectral, method, names, preprocess)
-        classifier.network.load_state_dict(strip_prefix(tensors, "network."))
-        if description["fitted"] is not None:
-            state = strip_prefix(tensors, "fitted.")
-            classifier.fitted = classifier.method.restore(state, description["fitted"])
-        revisions = description.get("revisions", [])
-        classifier.revisions = tuple(Revision(**each) for each in revisions)
-        if (thresholds := description.get("thresholds")) is not None:
-            classifier.thresholds = Thresholds.restore(thresholds)
-        classifier.trained_on = description.get("trained_on")
-        return classifier.eval()
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Loads weights; raises if either side is fitted, because a fit has more state than its tensors."""
-        state = args[0] if args else kwargs["state_dict"]
-        if self.fitted is not None or any(name.startswith("fitted.") for name in state):
-            raise ValueError(
-                "load_state_dict does not support fitted classifiers; expected "
-                "Classifier.save and Classifier.load, or model.network.load_state_dict(...) for the weights "
-                "alone"
-            )
-        self.reset()
-        return super().load_state_dict(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Classifier":
-        twin = type(self).__new__(type(self))
-        memo[id(self)] = twin
-        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return twin
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Supports pickle, for worker processes, without the parametrised layers, which do not."""
-        plain, spectral = (
-            remove_spectral_norm(copy.deepcopy(self.network)),
-            normalization(self.network),
-        )
-        settings = None if spectral is None else asdict(spectral)
-        parts = (type(self), plain, settings, self.method, self.class_names, self.preprocess)
-        state = self.network.state_dict()
-        names = ("fitted", "thresholds", "revisions", "trained_on")
-        more = {name: getattr(self, name) for name in names}
-        return _unpickle, (*parts, state, more, self.training)
-
-
-def backbone_settings(method: str) -> dict[str, Any]:
-    """Returns the default settings of this method on a pretrained backbone."""
-    known = look_up(methods.METHODS, method, "method").defaults()
-    return {name: value for name, value in BACKBONE_SETTINGS.items() if name in known}
-
-
-def _build_method(method: str | Method, arguments: dict[str, Any]) -> Method:
-    """Builds the method of this name; returns a Method unchanged."""
-    if isinstance(method, Method) and arguments:
-        raise TypeError(
-            f"method is a {type(method).__name__} and settings {sorted(arguments)} were passed too; expected "
-            "one of them: pass the settings to the method"
-        )
-    if not isinstance(method, str | Method):
-        raise TypeError(
-            f"method is {method!r}; expected a name such as 'daedl', or a Method such as "
-            "daedl.methods.DAEDL()"
-        )
-    return methods.build(method, **arguments) if isinstance(method, str) else method
-
-
-def _saved_preprocess(description: dict[str, Any], network: Network) -> Preprocess | None:
-    """Returns the preprocessing of a model file; the default, with a warning, for files of format 1."""
-    if "preprocess" in description:
-        settings = description["preprocess"]
-        return None if settings is None else Preprocess(**settings)
-    assumed = Preprocess.for_shape(network.input_shape)
-    if assumed is not None:
-        warnings.warn(
-            "the model file was written by an earlier version and contains no preprocessing; assuming 8-bit "
-            "pixels divided by 255 without normalisation: if the training images were prepared differently, "
-            "set model.preprocess and save the model again",
-            DataWarning,
-            stacklevel=4,
-        )
-    return assumed
-
-
-def _require_class_names(names: Sequence[str], number: int) -> None:
-    """Raises unless `names` are `number` unique strings."""
-    # A string is a sequence of strings too: "cat" would name three classes.
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise TypeError(
-            f"class_names are {names!r}; expected a list of strings, one per class: write numbers as strings"
-        )
-    if len(names) != number:
-        raise ValueError(
-            f"{len(names)} class names for {number} classes; expected one name per class"
-        )
-    if repeated := [name for name, times in Counter(names).items() if times > 1]:
-        raise ValueError(
-            f"class_names contain {', '.join(map(repr, repeated))} more than once; expected unique names: "
-            "rename one of the classes"
-        )
-
-
-def _assemble(
-    kind: type[Classifier],
-    network: Network,
-    spectral: dict[str, Any] | None,
-    method: Method,
-    class_names: Sequence[str] | None,
-    preprocess: Preprocess | None,
-) -> Classifier:
-    """Builds a classifier with the spectral normalisation `spectral`, whatever its method would use."""
-    if spectral is not None and normalization(network) is None:
-        spectral_normalize(network, SpectralNorm(**spectral))
-    classifier = kind(network, method, class_names, preprocess)
-    if spectral is None:
-        remove_spectral_norm(classifier.network)
-    return classifier
-
-
-def _unpickle(
-    kind: type[Classifier],
-    network: Network,
-    spectral: dict[str, Any] | None,
-    method: Method,
-    class_names: Sequence[str] | None,
-    preprocess: Preprocess | None,
-    state: dict[str, Tensor],
-    more: dict[str, Any],
-    training: bool,
-) -> Classifier:
-    classifier = _assemble(kind, network, spectral, method, class_names, preprocess)
-    classifier.network.load_state_dict(state)
-    for name, value in more.items():
-        setattr(classifier, name, value)
-    return classifier.train(training)

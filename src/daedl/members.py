@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from daedl import methods, networks
 from daedl.classifier import Classifier
-from daedl.spectral import normalization, remove_spectral_norm
+from daedl.model_file import Parts
 
 
 def ensemble(members: Sequence[Classifier]) -> Classifier:
@@ -35,12 +35,7 @@ def ensemble(members: Sequence[Classifier]) -> Classifier:
     copies = [copy.deepcopy(each) for each in members]
     method = methods.Ensemble(member=members[0].method, size=len(members))
     network = networks.Members([each.network for each in copies])
-    joined = Classifier(network, method, members[0].class_names, members[0].preprocess)
-    if normalization(members[0].network) is None:
-        # Classifier() normalised the members again, which changed their weights: restore them.
-        remove_spectral_norm(joined.network)
-        given = networks.Members([copy.deepcopy(each.network) for each in members])
-        joined.network.load_state_dict(given.state_dict())
-    if members[0].fitted is not None:
-        joined.fitted = methods.FittedMembers([each.fitted for each in copies])
-    return joined.eval()
+    fitted = [each.fitted for each in copies]
+    state = None if fitted[0] is None else methods.FittedMembers(fitted)
+    joined = Parts(network, method, members[0].class_names, members[0].preprocess, state)
+    return Classifier.from_parts(joined).eval()

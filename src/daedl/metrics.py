@@ -72,8 +72,8 @@ def metric(
 
 def title(task: str, name: str) -> str:
     """The title of a metric with its arrow; the names themselves if it is not registered."""
-    found = METRICS.get((task, name))
-    return f"{task} {name}" if found is None else found.title
+    registered = METRICS.get((task, name))
+    return f"{task} {name}" if registered is None else registered.title
 
 
 @metric("classification", "accuracy", "accuracy", of="labels")

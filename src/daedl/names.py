@@ -13,10 +13,15 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     """Return `table[name]`; for an unknown name, the error lists the known ones and suggests one."""
     if name in table:
         return table[name]
-    spelt = {known.lower(): known for known in table}
+    known = ", ".join(sorted(table))
+    raise ValueError(f"unknown {kind} {name!r}: expected one of {known}{suggestion(name, table)}")
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """The end of an error message that suggests the most similar of the `known` names, or ""."""
+    spelt = {each.lower(): each for each in known}
     close = difflib.get_close_matches(str(name).lower(), spelt, n=1)
-    hint = f"; did you mean {spelt[close[0]]!r}?" if close else ""
-    raise ValueError(f"unknown {kind} {name!r}: expected one of {', '.join(sorted(table))}{hint}")
+    return f"; did you mean {spelt[close[0]]!r}?" if close else ""
 
 
 def subclasses_in(package: str, paths: Iterable[str], base: type[T]) -> Iterator[type[T]]:

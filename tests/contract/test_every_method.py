@@ -1,7 +1,9 @@
 """Tests that every method of `METHODS` must pass."""
 
 import copy
+import dataclasses
 import json
+import math
 import multiprocessing
 import pickle
 import re
@@ -64,10 +66,10 @@ def outputs(method, dtype=torch.float32):
         return prepared(images), method.forward(prepared, images), torch.arange(60) % 3
 
 
-def same(found, expected):
+def same(computed, expected):
     """Whether both have equal scores."""
-    return list(found) == list(expected) and all(
-        map(torch.equal, found.values(), expected.values())
+    return list(computed) == list(expected) and all(
+        map(torch.equal, computed.values(), expected.values())
     )
 
 
@@ -245,14 +247,14 @@ def test_trains_and_predicts_in_float64(method, blobs):
 
 
 def test_training_is_reproducible_and_keeps_the_random_state(method, blobs):
-    found = []
+    computed = []
     for _ in range(2):
         classifier = daedl.Classifier(network(), method)
         state = torch.get_rng_state()
         fit(classifier, blobs, blobs, max_epochs=1, learning_rate=1e-3)
-        found.append(classifier.predict(blobs[0]).probs)
+        computed.append(classifier.predict(blobs[0]).probs)
         assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(*found)
+    assert torch.equal(*computed)
 
 
 def test_invalid_outputs_and_data_are_rejected(trained, method, blobs):
@@ -280,6 +282,14 @@ def test_invalid_settings_are_rejected(method):
         methods.build(method.name, spectral="operator")
     with pytest.raises(ValueError, match=rf"{re.escape(method.name)} 'reduktion'.*'reduction'"):
         methods.build(method.name, reduktion="mean")
+
+
+def test_invalid_numbers_are_rejected(method):
+    for field in dataclasses.fields(method):
+        if type(field.default) in (int, float):
+            invalid = -1 if isinstance(field.default, int) else math.nan
+            with pytest.raises(ValueError, match=f"is {invalid}"):
+                methods.build(method.name, **{field.name: invalid})
 
 
 def test_unknown_method_is_rejected_with_a_suggestion():

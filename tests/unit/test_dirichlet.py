@@ -203,9 +203,9 @@ def test_trigamma_and_its_residual_match_mpmath(log_x, dtype, accuracy):
             trigamma_residual: (1 / one - x + 0.5, x * (-two / one**2 - 1)),
         }
     for function, (value, slope) in expected.items():
-        found = function(ours)
-        (gradient,) = torch.autograd.grad(found, ours)
-        assert float(found.detach()) == pytest.approx(float(value), rel=accuracy, abs=accuracy)
+        computed = function(ours)
+        (gradient,) = torch.autograd.grad(computed, ours)
+        assert float(computed.detach()) == pytest.approx(float(value), rel=accuracy, abs=accuracy)
         assert float(gradient) == pytest.approx(float(slope), rel=accuracy, abs=accuracy)
 
 

@@ -109,18 +109,18 @@ def run(path, images):
     """Runs an ONNX file in onnxruntime; returns the outputs by name."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    found = session.run(names, {"images": images.numpy()})
-    return dict(zip(names, map(torch.from_numpy, found), strict=True))
+    computed = session.run(names, {"images": images.numpy()})
+    return dict(zip(names, map(torch.from_numpy, computed), strict=True))
 
 
-def assert_same(model, images, found, tolerance=1e-4):
+def assert_same(model, images, computed, tolerance=1e-4):
     """Compares names, order, types, shapes and values of all outputs."""
     expected = model.predict(images).columns()
-    assert list(found) == list(expected)
+    assert list(computed) == list(expected)
     for name, tensor in expected.items():
-        assert found[name].dtype == tensor.dtype, name
-        assert found[name].shape == tensor.shape, name
-        torch.testing.assert_close(found[name], tensor, rtol=tolerance, atol=tolerance)
+        assert computed[name].dtype == tensor.dtype, name
+        assert computed[name].shape == tensor.shape, name
+        torch.testing.assert_close(computed[name], tensor, rtol=tolerance, atol=tolerance)
 
 
 def operators(path):
@@ -167,9 +167,9 @@ class TestEveryMethod:
         _, path, _ = exported
         broken = known(3)[0]
         broken[1] = torch.nan
-        found = run(path, broken)
-        assert found["probs"].isnan().any(1).tolist() == [False, True, False]
-        assert not found["accept"][1]
+        computed = run(path, broken)
+        assert computed["probs"].isnan().any(1).tolist() == [False, True, False]
+        assert not computed["accept"][1]
 
     def test_metadata_describes_the_model_without_local_paths(self, exported):
         model, path, summary = exported
@@ -205,8 +205,8 @@ class TestDaedl:
         fitted(model, images.double(), targets)
         summary = export.to_onnx(model, tmp_path / "m.onnx")
         assert summary.inputs == {"images": "float64 (batch, 4)"}
-        found = run(tmp_path / "m.onnx", mixed().double())
-        assert_same(model, mixed().double(), found, tolerance=1e-6)
+        computed = run(tmp_path / "m.onnx", mixed().double())
+        assert_same(model, mixed().double(), computed, tolerance=1e-6)
 
     @pytest.mark.slow
     def test_float64_densities_stay_float64(self, tmp_path):
@@ -235,9 +235,9 @@ class TestDaedl:
     def test_uncalibrated_models_have_no_accept_output(self):
         model = convnet()
         model.thresholds = None
-        found = export.to_torch_export(model).module()(small_images()[0])
-        assert "accept" not in found
-        assert_same(model, small_images()[0], found)
+        computed = export.to_torch_export(model).module()(small_images()[0])
+        assert "accept" not in computed
+        assert_same(model, small_images()[0], computed)
 
 
 @pytest.mark.slow
@@ -473,6 +473,6 @@ def test_mnist_images(tmp_path):
     model.calibrate([parts[1]])
     export.to_onnx(model, tmp_path / "m.onnx")
     real = test.images[:1000]
-    found = run(tmp_path / "m.onnx", real)
-    assert_same(model, real, found)
-    assert 0 < found["accept"].double().mean() < 1
+    computed = run(tmp_path / "m.onnx", real)
+    assert_same(model, real, computed)
+    assert 0 < computed["accept"].double().mean() < 1

@@ -90,8 +90,8 @@ def test_lemma_1_distances_of_random_pairs_do_not_increase(
 @pytest.mark.parametrize(("seed", "positive"), [(0, False), (1, False), (0, True), (1, True)])
 def test_lemma_1_holds_against_a_search_with_the_operator_norm(seed: int, positive: bool) -> None:
     network = convnet("operator", seed, positive)
-    found = worst(network)
-    assert 0 < found <= 1 + TOLERANCE
+    computed = worst(network)
+    assert 0 < computed <= 1 + TOLERANCE
     assert worst(network, "logits", tries=1) <= 1 + TOLERANCE
 
 
@@ -113,10 +113,10 @@ def test_lemma_1_fails_with_the_kernel_norm() -> None:
     for i in (1, 2, 3):
         nn.init.ones_(network.extractor.get_submodule(f"conv{i}.0").weight)
     spectral_normalize(network, SpectralNorm(norm="kernel"))
-    found = worst(network)
-    assert found > 1.5
+    computed = worst(network)
+    assert computed > 1.5
     bound = lipschitz_bound(network)
-    assert bound.value >= found
+    assert bound.value >= computed
     assert any("kernel norm is 1 but its operator norm is 4." in note for note in bound.notes)
 
 
@@ -189,9 +189,9 @@ def test_no_stretch_exceeds_the_bound(name: str, positive: bool, how: Any) -> No
     if how:
         spectral_normalize(network, SpectralNorm(norm=how))
     for part in ("features", "logits"):
-        found = worst(network, part, tries=1)
+        computed = worst(network, part, tries=1)
         bound = lipschitz_bound(network, part)
-        assert 0 < found <= bound.value * (1 + 1e-6)
+        assert 0 < computed <= bound.value * (1 + 1e-6)
         assert math.isfinite(bound.value)
         assert bound.value == pytest.approx(math.prod(layer.factor for layer in bound.layers))
 

@@ -70,12 +70,12 @@ def test_operator_norm_and_adjoint_match_the_dense_matrix(geometry: dict[str, An
     layer = nn.Conv2d(2, 4, **geometry)
     shape = (2, 8, 7)
     linear = convolution(layer, shape[1:])
-    found = top_singular(linear, layer.weight)
+    computed = top_singular(linear, layer.weight)
     matrix = dense(layer, shape)
     expected = np.linalg.svd(matrix, compute_uv=False)[0]
-    assert found.sigma == pytest.approx(expected, rel=1e-6)
-    assert found.upper >= expected * (1 - 1e-12)
-    u = torch.randn_like(found.u)
+    assert computed.sigma == pytest.approx(expected, rel=1e-6)
+    assert computed.upper >= expected * (1 - 1e-12)
+    u = torch.randn_like(computed.u)
     adjoint = linear.adjoint(layer.weight.detach().double(), u)
     assert adjoint.shape == (1, *shape)
     np.testing.assert_allclose(adjoint.flatten(), matrix.T @ u.flatten().numpy(), atol=1e-12)
@@ -88,18 +88,18 @@ def test_operator_norm_in_one_dimension_and_with_named_padding(
     padding: int | str, kernel: int
 ) -> None:
     layer = nn.Conv1d(3, 5, kernel, padding=padding)
-    found = top_singular(convolution(layer, (11,)), layer.weight)
-    assert found.sigma == pytest.approx(operator_norm(layer, (3, 11)), rel=1e-6)
+    computed = top_singular(convolution(layer, (11,)), layer.weight)
+    assert computed.sigma == pytest.approx(operator_norm(layer, (3, 11)), rel=1e-6)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 10**6))
 @settings(max_examples=40, deadline=None)
 def test_kernel_norm_matches_the_svd(rows: int, columns: int, seed: int) -> None:
     weight = torch.randn(rows, columns, 1, 2, generator=torch.Generator().manual_seed(seed))
-    found = top_singular(KernelMatrix(), weight)
-    assert found.sigma == pytest.approx(kernel_norm(weight), rel=1e-6)
-    assert float(found.u.norm()) == pytest.approx(1)
-    assert float(found.v.norm()) == pytest.approx(1)
+    computed = top_singular(KernelMatrix(), weight)
+    assert computed.sigma == pytest.approx(kernel_norm(weight), rel=1e-6)
+    assert float(computed.u.norm()) == pytest.approx(1)
+    assert float(computed.v.norm()) == pytest.approx(1)
 
 
 def test_a_constant_kernel_has_reshaped_norm_1_but_operator_norm_4_89() -> None:

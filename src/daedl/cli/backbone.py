@@ -13,9 +13,10 @@ from daedl import backbones
 from daedl.backbones import Pretrained
 from daedl.backbones.efficientnet_lite0 import NAME as LITE0
 from daedl.backbones.efficientnet_lite0 import PACKAGE
-from daedl.classifier import Classifier, backbone_settings
+from daedl.classifier import Classifier
 from daedl.cli.common import report_warnings
 from daedl.data import ImageSet, augmentation
+from daedl.methods import backbone_settings
 from daedl.training import History, fit, fit_frozen
 
 # Fine-tuning starts from a trained head, so it needs few epochs at a lower rate (chosen).

@@ -42,9 +42,42 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
 )
 
 
-def build(name: str, **arguments: Any) -> Method:
-    """Build a method by its name in `METHODS`."""
-    return build_for("", name, **arguments)
+# Defaults of methods on pretrained backbones. Spectral normalisation would only limit the logits, as the
+# features are fixed; a few images per class don't determine a covariance of 1,280 features each; their
+# in-sample densities exceed those of new images (docs/architecture.md). The norm of a feature says little
+# about its distance, and the range leaves known images half of their evidence (docs/when_density_fails.md).
+BACKBONE_SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {
+        "spectral": None,
+        "covariance": "tied",
+        "leave_one_out": True,
+        "normalizer": "half-quantile",
+        "normalize_features": True,
+    }
+)
+
+
+def build(method: str | Method, **arguments: Any) -> Method:
+    """Build a method by its name in `METHODS`; a `Method` is returned unchanged."""
+    if isinstance(method, str):
+        return build_for("", method, **arguments)
+    if not isinstance(method, Method):
+        raise TypeError(
+            f"method is {method!r}; expected a name such as 'daedl', or a Method such as "
+            "daedl.methods.DAEDL()"
+        )
+    if arguments:
+        raise TypeError(
+            f"method is a {type(method).__name__} and settings {sorted(arguments)} were passed too; expected "
+            "one of them: pass the settings to the method"
+        )
+    return method
+
+
+def backbone_settings(method: str) -> dict[str, Any]:
+    """Default settings of this method on a pretrained backbone."""
+    known = look_up(METHODS, method, "method").defaults()
+    return {name: value for name, value in BACKBONE_SETTINGS.items() if name in known}
 
 
 def build_for(data: str, name: str, **arguments: Any) -> Method:
@@ -75,6 +108,7 @@ def rebuild(name: str, arguments: Mapping[str, Any]) -> Method:
 
 
 __all__ = [
+    "BACKBONE_SETTINGS",
     "DAEDL",
     "DDU",
     "EDL",
@@ -103,6 +137,7 @@ __all__ = [
     "Retrofit",
     "Softmax",
     "TemperatureScaling",
+    "backbone_settings",
     "build",
     "build_for",
     "rebuild",

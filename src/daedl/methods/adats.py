@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Laplace, Normal, kl_divergence
 
-from daedl.checks import require_whole
+from daedl.checks import Count, Whole
 from daedl.distributed import gather_across
 from daedl.methods.post_hoc import PostHoc, gather_rows, tempered
 from daedl.outputs import Outputs
@@ -86,8 +86,16 @@ class AdaptiveTemperature(nn.Module):
         return (divergence - likelihood + F.cross_entropy(scaled, targets, reduction="none")).mean()
 
     def settings(self) -> dict[str, Any]:
-        """JSON-serialisable settings that rebuild this together with `state_dict()`."""
+        """Arguments of the constructor."""
         return self.sizes
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        """Rebuild encoder, priors and temperature network from a model file."""
+        with torch.device("meta"):  # skips initialisation, which would draw random numbers
+            adaptive = cls(**settings)
+        adaptive.load_state_dict(tensors, assign=True)
+        return adaptive.requires_grad_(False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,17 +128,12 @@ class AdaTS(PostHoc):
         "dominates the calibration. If the network makes no error on the validation data, temperatures "
         "fall to their lower bound 1e-3, and probabilities are 0 and 1."
     )
+    state = AdaptiveTemperature
     fit_split = "validation"
 
-    epochs: int = 100
-    samples: int = 5000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole("epochs", self.epochs, 1, "100 as published")
-        require_whole("samples", self.samples, 1, "5000 as published")
-        require_whole("seed", self.seed, 0, "0")
+    epochs: Count = 100
+    samples: Count = 5000
+    seed: Whole = 0
 
     def fit(self, outputs: Outputs, targets: Tensor) -> AdaptiveTemperature:
         """Train the autoencoder and the temperature on validation features and logits, on the CPU.
@@ -158,17 +161,7 @@ class AdaTS(PostHoc):
         return adaptive.requires_grad_(False)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z / T(f))."""
         return tempered(outputs.logits, self.require_fitted(fitted)(outputs.features))
-
-    def restore(
-        self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
-    ) -> AdaptiveTemperature:
-        """Rebuild the encoder, the priors and the temperature network from a model file."""
-        with torch.device("meta"):  # skips initialisation, which would draw random numbers
-            adaptive = AdaptiveTemperature(**settings)
-        adaptive.load_state_dict(tensors, assign=True)
-        return adaptive.requires_grad_(False)
 
 
 def _gaussian(parameters: Tensor) -> Normal:

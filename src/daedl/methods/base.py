@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from daedl import losses
+from daedl.checks import NotFittedError, require_settings
 from daedl.networks import Network
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -61,6 +62,7 @@ class Method(ABC):
         extra_data: data required in addition to the training set.
         caveats: known limitations.
         fit_split: data passed to `fit`, "training" or "validation".
+        state: class of the state that `fit` returns, with `settings` and `restore`; see `fitted.Fitted`.
         since: settings of this class that were added after model files and figures were written, with
             the values that reproduce these; see `arguments`. Those of base classes are added.
 
@@ -78,6 +80,7 @@ class Method(ABC):
     extra_data: ClassVar[str] = "none"
     caveats: ClassVar[str] = ""
     fit_split: ClassVar[Literal["training", "validation"]] = "training"
+    state: ClassVar[Any]
     since: ClassVar[Mapping[str, Any]] = {}
 
     spectral: SpectralNorm | None = None
@@ -108,7 +111,6 @@ class Method(ABC):
 
     def has_head(self, network: Network) -> bool:
         """Whether `network` already has the head that `prepare` adds."""
-        del network
         return False
 
     def require_normalization(self, network: Network) -> None:
@@ -121,9 +123,8 @@ class Method(ABC):
                 "network's settings as spectral=..."
             )
 
-    def set_class_counts(self, network: Network, counts: Tensor) -> None:
+    def set_class_counts(self, network: Network, counts: Tensor) -> None:  # noqa: B027 (optional)
         """Receive the number of training samples per class (C,) before the first step."""
-        del network, counts
 
     def phases(self) -> "tuple[Phase, ...]":
         """Training phases in order; most methods have one."""
@@ -159,7 +160,6 @@ class Method(ABC):
 
         In distributed training every process calls it with its own samples.
         """
-        del outputs, targets
         return None
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:
@@ -179,7 +179,19 @@ class Method(ABC):
 
     def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> nn.Module:
         """Rebuild the fitted state from its `state_dict()` and `settings()`."""
-        raise NotImplementedError(f"{self.name} has no fitted state to restore")
+        restored: nn.Module = self.state.restore(tensors, settings)
+        return restored
+
+    def require_fitted(self, fitted: nn.Module | None) -> nn.Module:
+        """Return `fitted`; raise if it is None."""
+        if fitted is None:
+            loader = "train_loader" if self.fit_split == "training" else "val_loader"
+            raise NotFittedError(
+                f"{self.name} is not fitted to {self.fit_split} data; expected a fit before "
+                f"prediction: call daedl.fit(model, ...) to train, or model.fit_post_hoc({loader}) if "
+                "the network is already trained"
+            )
+        return fitted
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -196,8 +208,7 @@ class Method(ABC):
         return {name: value for name, value in arguments.items() if name not in unchanged}
 
     def __post_init__(self) -> None:
-        if self.reduction not in ("mean", "sum"):
-            raise ValueError(f"reduction is {self.reduction!r}; expected 'mean' or 'sum'")
+        require_settings(self)
         spectral: Any = self.spectral
         if isinstance(spectral, Mapping):  # from a model file
             object.__setattr__(self, "spectral", SpectralNorm(**spectral))

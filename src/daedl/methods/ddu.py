@@ -1,11 +1,11 @@
 """Deep deterministic uncertainty."""
 
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from daedl.methods.gaussians import GaussianMethod
-from daedl.methods.post_hoc import as_float_like
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -38,8 +38,9 @@ class DDU(GaussianMethod):
         "normalisation, OOD inputs may be mapped close to training features."
     )
 
+    def score(self, outputs: Outputs, fitted: Any) -> Tensor:
+        return -cast(Tensor, fitted(outputs.features))
+
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z), epistemic score −ln p(f)."""
-        log_density = as_float_like(self.require_fitted(fitted)(outputs.features), outputs.logits)
-        prediction = Prediction.from_probs(outputs.logits.softmax(-1), -log_density)
-        return replace(prediction, log_density=log_density)
+        prediction = super().predict(outputs, fitted)
+        return replace(prediction, log_density=-cast(Tensor, prediction.epistemic))

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from daedl.checks import require_whole
+from daedl.checks import Number, Whole
 from daedl.methods.softmax import Softmax
 from daedl.networks import Network
 from daedl.networks.headed import stack_outputs
@@ -28,7 +29,7 @@ class MCDropout(Softmax):
 
     Attributes:
         rate: rate of the added dropout; existing dropout layers keep their rate.
-        num_passes: K. Not published for the comparison; 10 is a common default.
+        num_passes: K, at least 2. Not published for the comparison; 10 is a common default.
         seed: seed of the dropout masks, which makes predictions deterministic.
     """
 
@@ -41,22 +42,12 @@ class MCDropout(Softmax):
         "the position in the batch, so scores vary slightly with the composition of the batch."
     )
 
-    rate: float = 0.2
-    num_passes: int = 10
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.rate < 1:
-            raise ValueError(f"rate is {self.rate}; expected a number between 0 and 1: use 0.2")
-        require_whole(
-            "num_passes", self.num_passes, 2, "10; the mutual information of a single pass is 0"
-        )
-        require_whole("seed", self.seed, 0, "0")
+    rate: Annotated[float, Number(0, above=True, limit=1)] = 0.2
+    num_passes: Annotated[int, Number(2, whole=True)] = 10
+    seed: Whole = 0
 
     @property
     def passes(self) -> int:
-        """Number of passes K."""
         return self.num_passes
 
     def prepare(self, network: Network) -> Network:
@@ -89,8 +80,6 @@ class MCDropout(Softmax):
         return Outputs(features.mean(1), logits)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Mean probabilities of the passes, and their mutual information."""
-        del fitted
         return Prediction.from_several(outputs.logits.softmax(-1))
 
 

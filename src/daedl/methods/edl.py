@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
+from daedl.checks import NonNegative, Whole
 from daedl.methods.base import Method
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -36,29 +37,16 @@ class EDL(Method):
     )
 
     activation: Literal["softplus", "relu"] = "softplus"
-    kl_weight: float = 1.0
-    anneal_epochs: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        losses.annealed(self.kl_weight, 0, self.anneal_epochs)  # validates both
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation is {self.activation!r}; expected one of {', '.join(ACTIVATIONS)} "
-                "(for the exponential use method 'edl+')"
-            )
+    kl_weight: NonNegative = 1.0
+    anneal_epochs: Whole = 10
 
     def log_alpha(self, logits: Tensor) -> Tensor:
-        """ln α = ln(1 + h(z)), (B, C)."""
         return ACTIVATIONS[self.activation](logits).log1p()
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """Expected MSE plus the annealed KL, (B,)."""
         weight = losses.annealed(self.kl_weight, epoch, self.anneal_epochs)
         return losses.evidential(self.log_alpha(outputs.logits), targets, weight, "none")
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Dirichlet with α = 1 + h(z); labels come from z, because all α are equal where h is 0."""
-        del fitted
-        logits = outputs.logits
+        logits = outputs.logits  # also for labels, because all α are equal where h is 0
         return Prediction.from_dirichlet(self.log_alpha(logits), labels=logits.argmax(-1))

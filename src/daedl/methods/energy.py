@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from daedl.checks import require_above_zero
+from daedl.checks import Positive
 from daedl.methods.post_hoc import PostHoc
 from daedl.outputs import Outputs
-from daedl.prediction import Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +26,7 @@ class Energy(PostHoc):
         "are used."
     )
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_above_zero("temperature", self.temperature, "1 as published")
-
-    def energy(self, logits: Tensor) -> Tensor:
-        """Energy E (B,) of logits (B, C)."""
-        return -self.temperature * (logits / self.temperature).logsumexp(-1)
-
-    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z), epistemic score E(x)."""
-        del fitted
-        return Prediction.from_probs(outputs.logits.softmax(-1), self.energy(outputs.logits))
+    def score(self, outputs: Outputs, fitted: nn.Module | None) -> Tensor:
+        return -self.temperature * (outputs.logits / self.temperature).logsumexp(-1)

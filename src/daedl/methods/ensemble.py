@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.checks import require_whole
+from daedl.checks import Number
 from daedl.distributed import is_distributed
 from daedl.methods.base import Method, Phase
 from daedl.methods.softmax import Softmax
@@ -45,7 +45,7 @@ class Ensemble(Method):
     caveats = "Training, model file and prediction cost M times as much as for one member."
 
     member: Method = Softmax()  # noqa: RUF009 (frozen)
-    size: int = 5
+    size: Annotated[int, Number(2, whole=True)] = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,14 +53,14 @@ class Ensemble(Method):
             raise TypeError(
                 f"member is {self.member!r}; expected a method such as daedl.methods.EDL(), not an ensemble"
             )
-        require_whole("size", self.size, 2, "5")
         if self.spectral is not None:
             raise ValueError(
                 f"spectral is {self.spectral} on the ensemble; expected it on the member: pass "
                 "Ensemble(member=EDLPlus(spectral=...))"
             )
         # The training loss is the sum of the members' reduced losses.
-        object.__setattr__(self, "reduction", self.member.reduction)
+        for name in ("reduction", "extra_data", "fit_split"):
+            object.__setattr__(self, name, getattr(self.member, name))
 
     def arguments(self) -> dict[str, Any]:
         """Name and arguments of the member, and the size."""
@@ -69,28 +69,15 @@ class Ensemble(Method):
 
     @property
     def passes(self) -> int:
-        """M times the passes of a member."""
         return self.size * self.member.passes
 
     @property
-    def extra_data(self) -> str:  # type: ignore[override]
-        """Extra data of the member method."""
-        return self.member.extra_data
-
-    @property
     def needs_fit(self) -> bool:
-        """Whether the member method has fitted state."""
         return self.member.needs_fit
 
     @property
     def needs_class_counts(self) -> bool:
-        """Whether the member method uses the number of samples per class."""
         return self.member.needs_class_counts
-
-    @property
-    def fit_split(self) -> Literal["training", "validation"]:  # type: ignore[override]
-        """Data to which members are fitted."""
-        return self.member.fit_split
 
     def prepare(self, network: Network) -> Network:
         """Combine the network with M − 1 newly initialised copies."""
@@ -106,12 +93,10 @@ class Ensemble(Method):
         return Members([self.member.prepare(each) for each in networks])
 
     def set_class_counts(self, network: Network, counts: Tensor) -> None:
-        """Pass the number of samples per class (C,) to every member."""
         for each in _members(network):
             self.member.set_class_counts(each, counts)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Phases of the member method, for all members at once."""
         return tuple(
             replace(phase, method=replace(self, member=phase.method))
             for phase in self.member.phases()
@@ -161,7 +146,6 @@ class Ensemble(Method):
         return stack_outputs([self.member.forward(one, images) for one in _members(network)])
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Mean of the members' probabilities and of their epistemic scores."""
         parts = fitted.parts if isinstance(fitted, FittedMembers) else [None] * self.size
         predictions = [
             self.member.predict(one, part) for one, part in zip(_split(outputs), parts, strict=True)
@@ -186,7 +170,6 @@ class Ensemble(Method):
         )
 
     def training_method(self) -> "Ensemble":
-        """Ensemble of the members' training method."""
         return replace(self, member=self.member.training_method())
 
 
@@ -222,9 +205,4 @@ def _majority(votes: Sequence[Tensor], num_classes: int) -> Tensor:
 
 def _split(outputs: Outputs) -> list[Outputs]:
     """Outputs of each member."""
-    return [
-        Outputs(features, logits)
-        for features, logits in zip(
-            outputs.features.unbind(1), outputs.logits.unbind(1), strict=True
-        )
-    ]
+    return list(map(Outputs, outputs.features.unbind(1), outputs.logits.unbind(1)))

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
+from daedl.checks import Count
 from daedl.dirichlet import Dirichlet
 from daedl.methods.base import Method
 from daedl.networks import Network
@@ -52,14 +53,7 @@ class FEDL(Method):
 
     spectral: SpectralNorm | None = SpectralNorm()  # noqa: RUF009 (frozen)
     reduction: Literal["mean", "sum"] = "sum"
-    head_width: int = 256
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.head_width < 1:
-            raise ValueError(
-                f"head_width is {self.head_width}; expected at least one hidden unit: use 256"
-            )
+    head_width: Count = 256
 
     def prepare(self, network: Network) -> Network:
         """Normalise the network, and add the heads unless it has them already."""
@@ -77,19 +71,15 @@ class FEDL(Method):
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """Σ_c (y_c − μ_c)² + Σ_c Var π_c + Σ_c (y_c − p_c)², (B,)."""
-        del epoch
         flexible = FlexibleDirichlet.of(outputs.logits)
         expected = losses.expected_mse(flexible.averaged.log_alpha, targets, "none")
         allocation = losses.squared_error(flexible.log_p, targets, "none")
         return expected + flexible.variance_between.sum(-1) + allocation
 
     def predict_labels(self, outputs: Outputs) -> Tensor:
-        """argmax_c μ_c, (B,)."""
         return FlexibleDirichlet.of(outputs.logits).averaged.mean.argmax(-1)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities μ, epistemic score EU and aleatoric score AU."""
-        del fitted
         flexible = FlexibleDirichlet.of(outputs.logits)
         return Prediction.from_probs(
             flexible.averaged.mean,

@@ -1,9 +1,8 @@
 """Base class of methods that fit class-conditional Gaussians to softmax features."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -25,6 +24,7 @@ class GaussianMethod(PostHoc):
     """
 
     extra_cost = "one pass over the training data"
+    state = GaussianDensity
     covariance: ClassVar[Structure]
     since = MappingProxyType({"normalize_features": False})
 
@@ -36,7 +36,6 @@ class GaussianMethod(PostHoc):
         require_shrinkage(self.shrinkage)  # rather than after training
 
     def fit(self, outputs: Outputs, targets: Tensor) -> GaussianDensity:
-        """Fit the Gaussians to the training features."""
         num_classes = outputs.logits.shape[-1]
         return fit_gaussians(
             outputs.features,
@@ -48,12 +47,5 @@ class GaussianMethod(PostHoc):
         )
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> GaussianDensity:
-        """Merge more training features into the Gaussians."""
         density = cast(GaussianDensity, fitted)
         return refit_gaussians(density, outputs.features, targets, self.shrinkage)
-
-    def restore(
-        self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
-    ) -> GaussianDensity:
-        """Rebuild the Gaussians from a model file."""
-        return GaussianDensity.restore(tensors, settings)

@@ -1,6 +1,5 @@
 """Evidential deep learning weighted by Fisher information."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from daedl import losses
+from daedl.checks import NonNegative
 from daedl.dirichlet import Dirichlet, log_trigamma, trigamma_residual
 from daedl.methods.edl import EDL
 from daedl.outputs import Outputs
@@ -44,18 +44,9 @@ class IEDL(EDL):
         "the determinant was tuned per dataset."
     )
 
-    fisher_weight: float = 0.005
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.fisher_weight < math.inf:
-            raise ValueError(
-                f"fisher_weight is {self.fisher_weight}; expected a finite number of at least 0: use "
-                "0.005, or 0 to omit the determinant"
-            )
+    fisher_weight: NonNegative = 0.005
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """Weighted expected MSE minus weighted log |I| plus annealed KL, (B,)."""
         log_alpha = self.log_alpha(outputs.logits)
         dirichlet, onehot = Dirichlet(log_alpha), F.one_hot(targets, log_alpha.shape[-1])
         errors = (onehot - dirichlet.mean).square() + dirichlet.variance

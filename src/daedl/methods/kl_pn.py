@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
+from daedl.checks import NonNegative, Positive
 from daedl.dirichlet import Dirichlet
 from daedl.methods.base import Method
 from daedl.outputs import Outputs
@@ -51,18 +52,13 @@ class KLPN(Method):
         "The forward divergence trains poorly where classes overlap."
     )
 
-    target: float = 100.0
-    noise_weight: float = 1.0
+    target: Positive = 100.0
+    noise_weight: NonNegative = 1.0
     pixel_mean: Sequence[float] | None = None
     pixel_std: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.target > 0 or not self.noise_weight >= 0:
-            raise ValueError(
-                f"target is {self.target} and noise_weight {self.noise_weight}; expected target above 0 "
-                "and noise_weight of at least 0: use 100 and 1"
-            )
         if (self.pixel_mean is None) != (self.pixel_std is None):
             raise ValueError(
                 f"pixel_mean is {self.pixel_mean} and pixel_std is {self.pixel_std}; expected both or "
@@ -106,12 +102,9 @@ class KLPN(Method):
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """KL(Dir(β_y) ‖ Dir(α)) / t, (B,)."""
-        del epoch
         onehot = F.one_hot(targets, outputs.logits.shape[-1]).to(outputs.logits)
         target = Dirichlet((1 + self.target * onehot).log())
         return self.divergence(target, Dirichlet(outputs.logits)) / self.target
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Dirichlet with α = exp(z)."""
-        del fitted
         return Prediction.from_dirichlet(outputs.logits)

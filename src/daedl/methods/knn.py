@@ -1,17 +1,17 @@
 """Distance to the k-th nearest training feature."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from daedl.checks import require_whole
+from daedl.checks import Count, Whole, require_whole
+from daedl.methods.fitted import Fitted
 from daedl.methods.post_hoc import PostHoc, gather_rows
 from daedl.outputs import Outputs
-from daedl.prediction import Prediction
 
 # Distances per block; limits the working memory to 64 MB in float32 (chosen).
 _ELEMENTS = 2**24
@@ -39,21 +39,20 @@ def distance(features: Tensor, stored: Tensor, indices: Tensor) -> Tensor:
     return distances
 
 
-class Neighbours(nn.Module):
+class Neighbours(Fitted):
     """L2-normalised training features; computes distances to the k-th nearest."""
 
     stored: Tensor
+    k: int
     squares: Tensor
 
     def __init__(self, stored: Tensor, k: int) -> None:
-        super().__init__()
+        super().__init__(stored=stored, k=k)
         if k > len(stored):
             raise ValueError(
                 f"k is {k} but there are {len(stored)} training features; expected k of at most "
                 "that number: lower k, or keep more samples"
             )
-        self.k = k
-        self.register_buffer("stored", stored)
         self.register_buffer("squares", stored.square().sum(1), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -63,10 +62,6 @@ class Neighbours(nn.Module):
         blocks = nearest(normalized, self.stored, self.squares, self.k)
         distances = [distance(block, self.stored, indices[:, -1]) for block, indices in blocks]
         return torch.cat(distances)
-
-    def settings(self) -> dict[str, Any]:
-        """JSON-serialisable settings that rebuild this together with `state_dict()`."""
-        return {"k": self.k}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,26 +78,23 @@ class NearestNeighbours(PostHoc):
     name = "knn"
     title = "kNN distance"
     paper = "Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022"
+    state = Neighbours
     extra_cost = "one pass over the training data"
     caveats = (
         "The model file contains all training features (48,000 x 576: 111 MB), and every prediction "
         "is compared with all of them; `samples` keeps a subset, which needs a smaller k."
     )
 
-    k: int = 50
-    samples: int | None = None
-    seed: int = 0
+    k: Count = 50
+    samples: Count | None = None
+    seed: Whole = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_whole("k", self.k, 1, "50 as published for CIFAR-10")
-        require_whole("seed", self.seed, 0, "0")
         if self.samples is not None:
             require_whole("samples", self.samples, self.k, "None for all, or at least k")
 
     def fit(self, outputs: Outputs, targets: Tensor) -> Neighbours:
-        """Store the training features, or a random subset."""
-        del targets
         features = gather_rows(F.normalize(outputs.features.float(), dim=1))
         if self.samples is not None:
             generator = torch.Generator().manual_seed(self.seed)
@@ -110,11 +102,5 @@ class NearestNeighbours(PostHoc):
             features = features[order[: self.samples].to(features.device)]
         return Neighbours(features, self.k)
 
-    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z), epistemic score: distance to the k-th nearest training feature."""
-        distance: Tensor = self.require_fitted(fitted)(outputs.features)
-        return Prediction.from_probs(outputs.logits.softmax(-1), distance.to(outputs.logits))
-
-    def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Neighbours:
-        """Rebuild the stored features from a model file."""
-        return Neighbours(tensors["stored"], settings["k"])
+    def score(self, outputs: Outputs, fitted: Any) -> Tensor:
+        return cast(Tensor, fitted(outputs.features))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from daedl.checks import Count
 from daedl.methods.base import Method
 from daedl.networks import Headed, Network
 from daedl.networks.headed import replace_last_layer
@@ -20,7 +21,7 @@ class LatentMethod(Method):
         latent: dimension of the latent.
     """
 
-    latent: int = 6
+    latent: Count = 6
 
     @abstractmethod
     def head(self, num_classes: int) -> nn.Module:

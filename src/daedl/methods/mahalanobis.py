@@ -1,15 +1,13 @@
 """Mahalanobis distance to the nearest class."""
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
-from torch import nn
+from torch import Tensor
 
 from daedl.density import GaussianDensity
 from daedl.methods.gaussians import GaussianMethod
-from daedl.methods.post_hoc import as_float_like
 from daedl.outputs import Outputs
-from daedl.prediction import Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +35,5 @@ class Mahalanobis(GaussianMethod):
         "are tuned on OOD data; results are lower than in the paper."
     )
 
-    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z), epistemic score: squared distance to the nearest class mean."""
-        gaussians = cast(GaussianDensity, self.require_fitted(fitted))
-        nearest = gaussians.squared_distances(outputs.features).amin(-1)
-        return Prediction.from_probs(
-            outputs.logits.softmax(-1), as_float_like(nearest, outputs.logits)
-        )
+    def score(self, outputs: Outputs, fitted: Any) -> Tensor:
+        return cast(GaussianDensity, fitted).squared_distances(outputs.features).amin(-1)

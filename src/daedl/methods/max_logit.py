@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from daedl.methods.post_hoc import PostHoc
 from daedl.outputs import Outputs
-from daedl.prediction import Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +22,5 @@ class MaxLogit(PostHoc):
         "classes, where similar classes share the probability of an in-distribution image."
     )
 
-    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z), epistemic score −max_c z_c."""
-        del fitted
-        logits = outputs.logits
-        return Prediction.from_probs(logits.softmax(-1), -logits.amax(-1))
+    def score(self, outputs: Outputs, fitted: nn.Module | None) -> Tensor:
+        return -outputs.logits.amax(-1)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.checks import require_whole
+from daedl.checks import Count, NonNegative, Whole
 from daedl.density.flow import RadialFlow
 from daedl.methods.base import Phase
 from daedl.methods.postnet import PosteriorMethod
@@ -82,28 +82,21 @@ class NatPN(PosteriorMethod):
         "its running statistics."
     )
 
-    latent: int = 16
-    depth: int = 8
-    entropy_weight: float = 1e-5
+    latent: Count = 16
+    depth: Count = 8
+    entropy_weight: NonNegative = 1e-5
     budget: str = "normal"
-    warmup_epochs: int = 3
+    warmup_epochs: Whole = 3
     finetune: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         look_up(BUDGETS, self.budget, "budget")
-        require_whole("warmup_epochs", self.warmup_epochs, 0, "3 as published, 0 for no warm-up")
-        if not isinstance(self.finetune, bool):
-            raise ValueError(
-                f"finetune is {self.finetune!r}; expected True or False: use True as published"
-            )
 
     def head(self, num_classes: int) -> NatPNHead:
-        """Linear classifier and one flow."""
         return NatPNHead(self.latent, self.depth, num_classes)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Warm-up, joint training, fine-tuning."""
         likelihood = _Likelihood(**{each.name: getattr(self, each.name) for each in fields(self)})
         warmup = Phase(likelihood, "warm-up", self.warmup_epochs, trains="head.flow")
         finetuning = Phase(likelihood, "fine-tuning", trains="head.flow")
@@ -135,5 +128,4 @@ class _Likelihood(NatPN):
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
         """−ln q(z), (B,)."""
-        del targets, epoch
         return -outputs.logits.logsumexp(-1)

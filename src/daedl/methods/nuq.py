@@ -1,20 +1,20 @@
 """Nonparametric uncertainty quantification: Nadaraya-Watson estimate on training features."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from daedl.checks import require_above_zero, require_whole
+from daedl.checks import Count, Number, Positive, Whole
 from daedl.distributed import gather_across
+from daedl.methods.fitted import Fitted
 from daedl.methods.knn import distance, nearest
-from daedl.methods.post_hoc import PostHoc, as_float_like, gather_rows
+from daedl.methods.post_hoc import PostHoc, gather_rows
 from daedl.outputs import Outputs
-from daedl.prediction import Prediction
 
 # Number of candidate bandwidths; published.
 _GRID = 5
@@ -22,39 +22,30 @@ _GRID = 5
 _TUNING = 2000
 
 
-class NadarayaWatson(nn.Module):
+class NadarayaWatson(Fitted):
     """Centred training features (N, H) with labels (N,); computes ln τ², see `NUQ`."""
 
     center: Tensor
     stored: Tensor
     labels: Tensor
+    num_classes: int
+    k: int
+    log_weight: float
+    bandwidth: float
     squares: Tensor
     log_prior: Tensor
 
-    def __init__(
-        self,
-        center: Tensor,
-        stored: Tensor,
-        labels: Tensor,
-        num_classes: int,
-        k: int,
-        log_weight: float,
-        bandwidth: float,
-    ) -> None:
-        super().__init__()
-        if k >= len(stored):
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        if self.k >= len(self.stored):
             raise ValueError(
-                f"k is {k} but there are {len(stored)} training features; expected k below that number: "
-                "lower k, or fit to more samples"
+                f"k is {self.k} but there are {len(self.stored)} training features; expected k below that "
+                "number: lower k, or fit to more samples"
             )
-        self.num_classes, self.k = num_classes, k
-        self.log_weight, self.bandwidth = log_weight, bandwidth
-        shares = torch.bincount(labels, minlength=num_classes).to(stored) / len(labels)
-        self.register_buffer("center", center)
-        self.register_buffer("stored", stored)
-        self.register_buffer("labels", labels)
-        self.register_buffer("squares", stored.square().sum(1), persistent=False)
-        self.register_buffer("log_prior", log_weight + shares.log(), persistent=False)
+        counts = torch.bincount(self.labels, minlength=self.num_classes)
+        shares = counts.to(self.stored) / len(self.labels)
+        self.register_buffer("squares", self.stored.square().sum(1), persistent=False)
+        self.register_buffer("log_prior", self.log_weight + shares.log(), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
         """ln τ² (B,) of features (B, H)."""
@@ -96,15 +87,6 @@ class NadarayaWatson(nn.Module):
         nothing = log_kernel.new_tensor(-math.inf)
         log_sums = torch.where(theirs, log_kernel[..., None], nothing).logsumexp(1)
         return torch.logaddexp(log_sums, self.log_prior)
-
-    def settings(self) -> dict[str, Any]:
-        """JSON-serialisable settings that rebuild this together with `state_dict()`."""
-        return {
-            "num_classes": self.num_classes,
-            "k": self.k,
-            "log_weight": self.log_weight,
-            "bandwidth": self.bandwidth,
-        }
 
 
 def _log_tau_squared(log_scores: Tensor) -> Tensor:
@@ -148,6 +130,7 @@ class NUQ(PostHoc):
         "Kotelevskii et al., Nonparametric Uncertainty Quantification for Single Deterministic Neural "
         "Network, NeurIPS 2022"
     )
+    state = NadarayaWatson
     extra_cost = "one pass over the training data, and neighbours of 2,000 samples to select h"
     caveats = (
         "The model file contains all training features (48,000 x 576: 111 MB), and every prediction is "
@@ -155,35 +138,22 @@ class NUQ(PostHoc):
         "they are; beyond a distance of about 14 h it is constant."
     )
 
-    k: int = 20
-    log_weight: float = -100.0
-    bandwidth: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_whole("k", self.k, 1, "20 as published")
-        require_whole("seed", self.seed, 0, "0")
-        if not -math.inf < self.log_weight < math.inf:
-            raise ValueError(
-                f"log_weight is {self.log_weight!r}; expected a finite number: use -100, or 0 as in the "
-                "released code"
-            )
-        if self.bandwidth is not None:
-            require_above_zero("bandwidth", self.bandwidth, "None to select it by cross-validation")
+    k: Count = 20
+    log_weight: Annotated[float, Number()] = -100.0
+    bandwidth: Positive | None = None
+    seed: Whole = 0
 
     def fit(self, outputs: Outputs, targets: Tensor) -> NadarayaWatson:
-        """Store the training features and labels of all processes, and select the bandwidth."""
         features, labels = gather_rows(outputs.features.float()), gather_across(targets)
         center = features.mean(0)
         fitted = NadarayaWatson(
-            center,
-            features - center,
-            labels,
-            outputs.logits.shape[-1],
-            self.k,
-            self.log_weight,
-            self.bandwidth or math.nan,
+            center=center,
+            stored=features - center,
+            labels=labels,
+            num_classes=outputs.logits.shape[-1],
+            k=self.k,
+            log_weight=self.log_weight,
+            bandwidth=self.bandwidth or math.nan,
         )
         if self.bandwidth is None:
             generator = torch.Generator().manual_seed(self.seed)
@@ -191,13 +161,5 @@ class NUQ(PostHoc):
             fitted.tune(order[:_TUNING].to(labels.device))
         return fitted
 
-    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z), epistemic score ln τ²."""
-        epistemic: Tensor = self.require_fitted(fitted)(outputs.features)
-        return Prediction.from_probs(
-            outputs.logits.softmax(-1), as_float_like(epistemic, outputs.logits)
-        )
-
-    def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> NadarayaWatson:
-        """Rebuild the stored features from a model file."""
-        return NadarayaWatson(tensors["center"], tensors["stored"], tensors["labels"], **settings)
+    def score(self, outputs: Outputs, fitted: Any) -> Tensor:
+        return cast(Tensor, fitted(outputs.features))

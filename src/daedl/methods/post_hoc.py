@@ -5,9 +5,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor, nn
 
-from daedl.checks import NotFittedError
 from daedl.distributed import gather_across
 from daedl.methods.softmax import Softmax
+from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
 
@@ -21,16 +21,18 @@ class PostHoc(Softmax):
         """Softmax with the same spectral normalisation and reduction."""
         return Softmax(**{each.name: getattr(self, each.name) for each in fields(Softmax)})
 
-    def require_fitted(self, fitted: nn.Module | None) -> nn.Module:
-        """Return `fitted`; raise if it is None."""
-        if fitted is None:
-            loader = "train_loader" if self.fit_split == "training" else "val_loader"
-            raise NotFittedError(
-                f"{self.name} is not fitted to {self.fit_split} data; expected a fit before "
-                f"prediction: call daedl.fit(model, ...) to train, or model.fit_post_hoc({loader}) if "
-                "the network is already trained"
-            )
-        return fitted
+    def score(self, outputs: Outputs, fitted: nn.Module | None) -> Tensor:
+        """Epistemic score (B,); `fitted` is not None if the method needs a fit."""
+        raise NotImplementedError
+
+    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
+        """Probabilities softmax(z) with the epistemic score."""
+        if self.needs_fit:
+            self.require_fitted(fitted)
+        # At least float32, because scores may overflow half precision.
+        dtype = torch.promote_types(outputs.logits.dtype, torch.float32)
+        score = self.score(outputs, fitted).to(outputs.logits.device, dtype)
+        return Prediction.from_probs(outputs.logits.softmax(-1), score)
 
 
 def tempered(logits: Tensor, temperature: Tensor) -> Prediction:
@@ -47,8 +49,3 @@ def tempered(logits: Tensor, temperature: Tensor) -> Prediction:
 def gather_rows(rows: Tensor) -> Tensor:
     """Concatenate the `rows` (N_r, H) of all processes to (sum of N_r, H), in every process."""
     return gather_across(rows.flatten()).view(-1, rows.shape[1])
-
-
-def as_float_like(scores: Tensor, logits: Tensor) -> Tensor:
-    """Move `scores` to the device and dtype of `logits`, but at least float32: they may overflow half."""
-    return scores.to(logits.device, torch.promote_types(logits.dtype, torch.float32))

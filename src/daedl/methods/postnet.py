@@ -1,6 +1,5 @@
 """Posterior networks: evidence from one normalising flow per class, in a small latent space."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
-from daedl.checks import require_whole
+from daedl.checks import Count, NonNegative
 from daedl.density.flow import RadialFlow
 from daedl.dirichlet import Dirichlet
 from daedl.methods.latent import LatentMethod
@@ -32,27 +31,14 @@ class PosteriorMethod(LatentMethod):
         entropy_weight: λ, weight of the differential entropy.
     """
 
-    depth: int = 6
-    entropy_weight: float = 1e-5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("latent", "depth"):
-            default = getattr(type(self), name)
-            require_whole(name, getattr(self, name), 1, f"{default} as published")
-        if not 0 <= self.entropy_weight < math.inf:
-            raise ValueError(
-                f"entropy_weight is {self.entropy_weight!r}; expected a finite number of at least 0: "
-                f"use {type(self).entropy_weight} as published, 0 for the cross-entropy alone"
-            )
+    depth: Count = 6
+    entropy_weight: NonNegative = 1e-5
 
     @abstractmethod
     def log_alpha(self, logits: Tensor) -> Tensor:
         """ln α (B, C) from the logits (B, C) of the head."""
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """ψ(α₀) − ψ(α_y) − λ H(Dir(α)), (B,)."""
-        del epoch
         log_alpha = self.log_alpha(outputs.logits)
         uce = losses.uncertain_cross_entropy(log_alpha, targets, "none")
         return uce - self.entropy_weight * Dirichlet(log_alpha).differential_entropy
@@ -63,7 +49,6 @@ class PosteriorMethod(LatentMethod):
         Far from the data all α round to 1: labels come from the logits, and `log_density` still ranks
         images where α₀ is constant.
         """
-        del fitted
         logits = outputs.logits
         return Prediction.from_dirichlet(
             self.log_alpha(logits), labels=logits.argmax(-1), log_density=logits.logsumexp(-1)
@@ -126,11 +111,10 @@ class PostNet(PosteriorMethod):
         "data act as a prior."
     )
 
-    entropy_weight: float = 1e-6
+    entropy_weight: NonNegative = 1e-6
     reduction: Literal["mean", "sum"] = "sum"
 
     def head(self, num_classes: int) -> PostNetHead:
-        """BatchNorm and one flow per class."""
         return PostNetHead(self.latent, self.depth, num_classes)
 
     def set_class_counts(self, network: Network, counts: Tensor) -> None:
@@ -140,5 +124,4 @@ class PostNet(PosteriorMethod):
         head.log_counts.copy_(counts.double().clamp_min(1).log())
 
     def log_alpha(self, logits: Tensor) -> Tensor:
-        """ln(1 + N_c q_c)."""
         return F.softplus(logits)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from daedl import losses
+from daedl.checks import NonNegative, Whole
 from daedl.dirichlet import Dirichlet
 from daedl.methods.re_edl import ReEDL
 from daedl.outputs import Outputs
@@ -33,15 +34,10 @@ class REDL(ReEDL):
     published: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     caveats = "The prior weight was tuned; with a small one α can be below 1, which is a sparse Dirichlet."
 
-    kl_weight: float = 1.0
-    anneal_epochs: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        losses.annealed(self.kl_weight, 0, self.anneal_epochs)  # validates both
+    kl_weight: NonNegative = 1.0
+    anneal_epochs: Whole = 10
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """‖y − P‖² plus the annealed KL, (B,)."""
         weight = losses.annealed(self.kl_weight, epoch, self.anneal_epochs)
         error = super().loss(outputs, targets, epoch)
         return error + weight * self.divergence(self.log_alpha(outputs.logits), targets)

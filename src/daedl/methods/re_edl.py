@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from daedl import losses
-from daedl.checks import require_above_zero
+from daedl.checks import Positive
 from daedl.methods.base import Method
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -41,23 +41,14 @@ class ReEDL(Method):
         "can be below 1, which is a sparse Dirichlet."
     )
 
-    prior: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_above_zero("prior", self.prior, "0.1, or 1 as in EDL")
+    prior: Positive = 0.1
 
     def log_alpha(self, logits: Tensor) -> Tensor:
-        """ln α = ln(softplus(z) + λ), (B, C)."""
         return (F.softplus(logits) + self.prior).log()
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """‖y − P‖², (B,)."""
-        del epoch
         return losses.squared_error(self.log_alpha(outputs.logits), targets, "none")
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Dirichlet with α = softplus(z) + λ; labels come from z, as all α are equal where softplus is 0."""
-        del fitted
-        logits = outputs.logits
+        logits = outputs.logits  # also for labels, because all α are equal where softplus is 0
         return Prediction.from_dirichlet(self.log_alpha(logits), labels=logits.argmax(-1))

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daedl.checks import NotFittedError, require_above_zero, require_whole
+from daedl.checks import Count, NonNegative, Positive, Whole
 from daedl.distributed import sum_across
+from daedl.methods.fitted import Fitted
 from daedl.methods.latent import LatentMethod
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -50,15 +51,14 @@ class GaussianProcessHead(nn.Module):
         return Outputs(features, self.output(features))
 
 
-class Covariance(nn.Module):
+class Covariance(Fitted):
     """Σ = (r I + Σ_i φ_i φ_iᵀ)⁻¹ over the training samples, stored as Cholesky factor of Σ⁻¹."""
 
     factor: Tensor
     inverse: Tensor
 
     def __init__(self, factor: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("factor", factor)
+        super().__init__(factor=factor)
         # ONNX has no triangular solve, so prediction multiplies by the inverse; derived, so not saved.
         identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
         inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
@@ -88,10 +88,6 @@ class Covariance(nn.Module):
         except TypeError:  # Apple's MPS has no float64
             return self
         return super()._apply(lambda tensor: tensor.to(device), recurse)  # type: ignore[no-untyped-call]
-
-    def settings(self) -> dict[str, Any]:
-        """No settings: `state_dict()` is sufficient."""
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +133,7 @@ class SNGP(LatentMethod):
         "SGD with Nesterov momentum 0.9 at 0.05 (batch size 128, otherwise proportional), L2 penalty 3e-4, "
         "250 epochs, learning rate times 0.2 after 75, 150 and 200, dropout 0.1 (CIFAR-10)"
     )
+    state = Covariance
     extra_cost = (
         "spectral normalisation, 1024 random features of a 128-dimensional latent, and one pass over the "
         "training data"
@@ -149,64 +146,33 @@ class SNGP(LatentMethod):
     spectral: SpectralNorm | None = SpectralNorm(  # noqa: RUF009 (frozen)
         norm="operator", coefficient=6.0, soft=True
     )
-    latent: int = 128
-    width: int = 1024
-    length_scale: float = 20.0
-    ridge: float = 2 / 1024
-    mean_field: float = 20.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, least in (("latent", 1), ("width", 1), ("seed", 0)):
-            default = getattr(type(self), name)
-            require_whole(name, getattr(self, name), least, f"{default}")
-        for name in ("length_scale", "ridge"):
-            require_above_zero(name, getattr(self, name), f"{getattr(type(self), name)}")
-        if not 0 <= self.mean_field < math.inf:
-            raise ValueError(
-                f"mean_field is {self.mean_field!r}; expected a finite number of at least 0: use "
-                f"{type(self).mean_field}, or 0 for softmax(z)"
-            )
+    latent: Count = 128
+    width: Count = 1024
+    length_scale: Positive = 20.0
+    ridge: Positive = 2 / 1024
+    mean_field: NonNegative = 20.0
+    seed: Whole = 0
 
     def head(self, num_classes: int) -> GaussianProcessHead:
-        """Random features and the output layer."""
         return GaussianProcessHead(
             self.latent, self.width, self.length_scale, self.seed, num_classes
         )
 
     @property
     def num_features(self) -> int:
-        """Number of random features D."""
         return self.width
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """−ln softmax(z)_y, (B,)."""
-        del epoch
         return F.cross_entropy(outputs.logits, targets, reduction="none")
 
     def fit(self, outputs: Outputs, targets: Tensor) -> Covariance:
-        """Fit the posterior covariance of the output weights β."""
-        del targets
         return Covariance.fit(outputs.features, self.ridge)
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z / √(1 + λ v)), epistemic score: log odds of Dempster-Shafer's u."""
-        if fitted is None:
-            raise NotFittedError(
-                "sngp has no fitted covariance; expected one before prediction: call "
-                "daedl.fit(model, ...) to train, or model.fit_post_hoc(train_loader) if the network is "
-                "already trained"
-            )
-        logits = outputs.logits
-        scale = (1 + self.mean_field * fitted(outputs.features)).rsqrt()
+        logits, variances = outputs.logits, self.require_fitted(fitted)(outputs.features)
+        scale = (1 + self.mean_field * variances).rsqrt()
         adjusted = logits * scale.to(logits)[:, None]
         odds = math.log(logits.shape[-1]) - adjusted.logsumexp(-1)
         # With a large variance all probabilities can round to the same value: labels come from the logits.
         prediction = Prediction.from_probs(adjusted.softmax(-1), odds)
         return replace(prediction, labels=logits.argmax(-1))
-
-    def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Covariance:
-        """Rebuild the covariance from a model file."""
-        del settings
-        return Covariance(tensors["factor"])

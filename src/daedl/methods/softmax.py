@@ -23,11 +23,7 @@ class Softmax(Method):
     caveats = "Confident far from the training data; no epistemic score."
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
-        """−ln softmax(z)_y, (B,)."""
-        del epoch
         return F.cross_entropy(outputs.logits, targets, reduction="none")
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z)."""
-        del fitted
         return Prediction.from_probs(outputs.logits.softmax(-1))

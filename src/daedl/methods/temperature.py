@@ -1,12 +1,11 @@
 """Temperature scaling: calibrates softmax with one temperature fitted to held-out data."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
 from daedl.distributed import gather_across
+from daedl.methods.fitted import Fitted
 from daedl.methods.post_hoc import PostHoc, gather_rows, tempered
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -16,20 +15,17 @@ from daedl.prediction import Prediction
 LOWEST, HIGHEST = 0.1, 100.0
 
 
-class Temperature(nn.Module):
+class Temperature(Fitted):
     """One temperature T for all samples."""
 
+    temperature: float
+
     def __init__(self, temperature: float) -> None:
-        super().__init__()
-        self.temperature = temperature
+        super().__init__(temperature=temperature)
 
     def forward(self, features: Tensor) -> Tensor:
         """T (B,) for features (B, H)."""
         return features.new_full((features.shape[0],), self.temperature)
-
-    def settings(self) -> dict[str, Any]:
-        """JSON-serialisable settings; there are no tensors."""
-        return {"temperature": self.temperature}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +38,7 @@ class TemperatureScaling(PostHoc):
     name = "temperature"
     title = "Temperature scaling"
     paper = "Guo et al., On Calibration of Modern Neural Networks, ICML 2017"
+    state = Temperature
     extra_cost = "one pass over the validation data"
     extra_data = "held-out"
     caveats = (
@@ -52,17 +49,10 @@ class TemperatureScaling(PostHoc):
     fit_split = "validation"
 
     def fit(self, outputs: Outputs, targets: Tensor) -> Temperature:
-        """Fit T to the validation logits."""
         return Temperature(best_temperature(gather_rows(outputs.logits), gather_across(targets)))
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
-        """Probabilities softmax(z / T)."""
         return tempered(outputs.logits, self.require_fitted(fitted)(outputs.features))
-
-    def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Temperature:
-        """Rebuild T from a model file."""
-        del tensors
-        return Temperature(**settings)
 
 
 def best_temperature(logits: Tensor, targets: Tensor) -> float:

@@ -1,9 +1,9 @@
 """Upper bounds on the Lipschitz constant of a network from inputs to features or logits."""
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -23,32 +23,6 @@ from daedl.spectral.maps import (
 
 Sizes = Mapping[nn.Module, list[Size]]
 
-# 1-Lipschitz in eval mode: their slope is at most 1, or they only rearrange values.
-NONEXPANSIVE: tuple[type[nn.Module], ...] = (
-    nn.ReLU,
-    nn.ReLU6,
-    nn.Tanh,
-    nn.Sigmoid,
-    nn.Softplus,
-    nn.Identity,
-    nn.Flatten,
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-)
-AVERAGES = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
-KNOWN: tuple[type[nn.Module], ...] = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.MaxPool1d,
-    nn.MaxPool2d,
-    *AVERAGES,
-    *NONEXPANSIVE,
-    ResidualBlock,
-)
 # Tolerance above 1 (chosen): covers estimates that lag behind a trained weight, but no relevant excess.
 SLACK = 1e-2
 
@@ -157,7 +131,7 @@ def _leaves(network: Network, part: str, sizes: Sizes, notes: list[str]) -> list
     for name, module in network.named_modules_in("features" if part == "features" else "all"):
         if name.startswith(f"{counted}."):
             continue
-        known = any(_is(module, kind) for kind in KNOWN)
+        known = any(_is(module, kind) for kind in (*FACTORS, ResidualBlock))
         leaf = known or not any(module.children())
         if leaf and sizes[module]:
             layers += [_layer(name, module, shape, sizes) for shape in sizes[module]]
@@ -170,31 +144,27 @@ def _leaves(network: Network, part: str, sizes: Sizes, notes: list[str]) -> list
 
 
 def _layer(name: str, module: nn.Module, shape: Size, sizes: Sizes) -> LayerBound:
-    """Factor of one module on an input of `shape`."""
+    """Factor of one module on an input of `shape`; infinite for unknown types."""
     if _is(module, ResidualBlock):
         return _residual(name, module, sizes)  # type: ignore[arg-type]
-    if any(_is(module, kind) for kind in (nn.Conv1d, nn.Conv2d)):
-        return _convolution(name, module, shape)  # type: ignore[arg-type]
-    factor = math.inf
-    if _is(module, nn.Linear):
-        factor = float(torch.linalg.matrix_norm(module.weight.double(), 2))
-    elif any(_is(module, kind) for kind in (nn.BatchNorm1d, nn.BatchNorm2d)):
-        factor = _batch_norm(module)  # type: ignore[arg-type]
-    elif any(_is(module, kind) for kind in (nn.MaxPool1d, nn.MaxPool2d)):
-        factor = _max_pool(module)  # type: ignore[arg-type]
-    elif any(_is(module, kind) for kind in AVERAGES):
-        factor = _average_pool(module, shape)
-    elif any(_is(module, kind) for kind in NONEXPANSIVE):
-        factor = 1.0
-    return LayerBound(name, _kind(module), factor)
+    factors = [bound(module, shape) for kind, bound in FACTORS.items() if _is(module, kind)]
+    layer = LayerBound(name, _kind(module), factors[0] if factors else math.inf)
+    if isinstance(module, nn.Conv1d | nn.Conv2d) and math.isfinite(layer.factor):
+        return replace(layer, kernel_norm=top_singular(KernelMatrix(), module.weight).sigma)
+    return layer
 
 
-def _convolution(name: str, layer: nn.Conv1d | nn.Conv2d, shape: Size) -> LayerBound:
-    if layer.padding_mode != "zeros":  # not the zero padding of the map
-        return LayerBound(name, f"{_kind(layer)} with {layer.padding_mode} padding", math.inf)
-    weight = layer.weight
-    factor = top_singular(convolution(layer, shape[-len(layer.kernel_size) :]), weight).upper
-    return LayerBound(name, _kind(layer), factor, top_singular(KernelMatrix(), weight).sigma)
+def _linear(layer: nn.Linear, shape: Size) -> float:
+    del shape
+    return float(torch.linalg.matrix_norm(layer.weight.double(), 2))
+
+
+def _convolution(layer: nn.Conv1d | nn.Conv2d, shape: Size) -> float:
+    """Operator norm on an input of `shape`; infinite for padding other than with zeros."""
+    if layer.padding_mode != "zeros":
+        return math.inf
+    linear = convolution(layer, shape[-len(layer.kernel_size) :])
+    return top_singular(linear, layer.weight).upper
 
 
 def _residual(name: str, block: ResidualBlock, sizes: Sizes) -> LayerBound:
@@ -206,16 +176,18 @@ def _residual(name: str, block: ResidualBlock, sizes: Sizes) -> LayerBound:
     return LayerBound(name, _kind(block), factor, inside=(*shortcut, *branch, *activation))
 
 
-def _batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> float:
+def _batch_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, shape: Size) -> float:
     """max |γ| / √(running variance + ε); infinite without running statistics."""
+    del shape
     if layer.running_var is None:
         return math.inf
     scale = (layer.running_var.double() + layer.eps).rsqrt()
     return float((scale if layer.weight is None else scale * layer.weight.double().abs()).max())
 
 
-def _max_pool(layer: nn.MaxPool1d | nn.MaxPool2d) -> float:
+def _max_pool(layer: nn.MaxPool1d | nn.MaxPool2d, shape: Size) -> float:
     """√(number of windows per pixel): a maximum changes by at most the change of its window."""
+    del shape
     axes = 2 if isinstance(layer, nn.MaxPool2d) else 1
     windows = 1
     for k, s, d in zip(
@@ -234,6 +206,25 @@ def _average_pool(layer: nn.Module, shape: Size) -> float:
     rows = layer(ones)
     (columns,) = torch.autograd.grad(rows.sum(), ones)
     return math.sqrt(float(rows.detach().max()) * float(columns.max()))
+
+
+def _one(layer: nn.Module, shape: Size) -> float:
+    """Layers that are 1-Lipschitz in eval mode: their slope is at most 1, or they rearrange values."""
+    del layer, shape
+    return 1.0
+
+
+FACTORS: Mapping[type[nn.Module], Callable[[Any, Size], float]] = {
+    nn.Linear: _linear,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d), _convolution),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),
+    **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d), _max_pool),
+    **dict.fromkeys(
+        (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d), _average_pool
+    ),
+    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.Softplus), _one),
+    **dict.fromkeys((nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d), _one),
+}
 
 
 def _notes_on(layer: LayerBound) -> list[str]:
@@ -285,9 +276,11 @@ def _is(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def _kind(module: nn.Module) -> str:
-    """Class name, without the subclass that a parametrisation creates."""
+    """Class name, without the subclass that a parametrisation creates, and unusual padding."""
     kind = type(module)
-    return (kind.__bases__[0] if parametrize.is_parametrized(module) else kind).__name__
+    name = (kind.__bases__[0] if parametrize.is_parametrized(module) else kind).__name__
+    padding = getattr(module, "padding_mode", "zeros")
+    return name if padding == "zeros" else f"{name} with {padding} padding"
 
 
 def _per_axis(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from daedl.checks import require_above_zero, require_finite, require_whole
+from daedl.checks import Count, Positive, require_finite, require_settings
 from daedl.networks.base import Network
 from daedl.outputs import evaluating
 from daedl.spectral.maps import (
@@ -42,28 +42,12 @@ class SpectralNorm:
 
     norm: Literal["kernel", "operator"] = "kernel"
     scope: Literal["all", "features"] = "all"
-    coefficient: float = 1.0
+    coefficient: Positive = 1.0
     soft: bool = False
-    iterations: int = 1
+    iterations: Count = 1
 
     def __post_init__(self) -> None:
-        if self.norm not in ("kernel", "operator"):
-            raise ValueError(
-                f"norm is {self.norm!r}; expected 'kernel' or 'operator': use 'kernel' as in the paper, "
-                "'operator' to bound convolutions"
-            )
-        if self.scope not in ("all", "features"):
-            raise ValueError(
-                f"scope is {self.scope!r}; expected 'all' or 'features': use 'all' for every layer, "
-                "'features' for the feature extractor only"
-            )
-        require_above_zero("coefficient", self.coefficient, "1 for 1-Lipschitz layers")
-        if not isinstance(self.soft, bool):
-            raise ValueError(
-                f"soft is {self.soft!r}; expected True or False: use True to normalise only layers "
-                "whose norm exceeds the coefficient"
-            )
-        require_whole("iterations", self.iterations, 1, "1 as in the paper, more for fast training")
+        require_settings(self)
 
 
 PUBLISHED = SpectralNorm()  # as in the paper's code

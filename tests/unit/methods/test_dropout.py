@@ -97,20 +97,6 @@ def test_passes_differ_by_dropout_only_and_depend_on_the_seed():
     assert all(module.training for module in classifier.network.modules())
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rate": 0}, "rate is 0"),
-        ({"rate": 1.5}, "rate is 1.5"),
-        ({"num_passes": 1}, "num_passes is 1"),
-        ({"num_passes": 2.5}, "num_passes is 2.5"),
-    ],
-)
-def test_invalid_settings_are_rejected(settings, message):
-    with pytest.raises(ValueError, match=message):
-        MCDropout(**settings)
-
-
 def test_passes_are_counted():
     assert MCDropout(num_passes=7).passes == 7
 

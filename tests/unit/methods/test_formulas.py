@@ -169,11 +169,11 @@ def test_settings_are_passed_to_the_density(blobs):
     method = DAEDL(
         leave_one_out=True, shrinkage=0.3, normalizer="smooth-quantile", covariance="tied"
     )
-    asked = {"covariance": "tied", "shrinkage": 0.3, "normalizer": "smooth-quantile"}
-    expected = DensityScorer.fit(features, targets, 3, **asked, leave_one_out=True)
-    found = method.fit(outputs, targets)
-    assert found.settings() == expected.settings()
-    assert found.normalizer != DensityScorer.fit(features, targets, 3, **asked).normalizer
-    again = method.refit(found, outputs, targets)
+    given = {"covariance": "tied", "shrinkage": 0.3, "normalizer": "smooth-quantile"}
+    expected = DensityScorer.fit(features, targets, 3, **given, leave_one_out=True)
+    computed = method.fit(outputs, targets)
+    assert computed.settings() == expected.settings()
+    assert computed.normalizer != DensityScorer.fit(features, targets, 3, **given).normalizer
+    again = method.refit(computed, outputs, targets)
     assert again.settings() == expected.merged(features, targets, 0.3, True).settings()
     assert again.normalizer != expected.merged(features, targets, 0.3).normalizer

@@ -100,9 +100,9 @@ def test_determinant_matches_mpmath(alpha, dtype, accuracy):
         of_sum = mpmath.psi(1, mpmath.fsum(each))
         left = 1 - mpmath.fsum(of_sum / mpmath.psi(1, x) for x in each)
         exact = float(mpmath.fsum(mpmath.log(mpmath.psi(1, x)) for x in each) + mpmath.log(left))
-    found = log_det_fisher(log_alpha)
-    assert found.dtype == dtype
-    assert float(found) == pytest.approx(exact, rel=accuracy, abs=accuracy)
+    computed = log_det_fisher(log_alpha)
+    assert computed.dtype == dtype
+    assert float(computed) == pytest.approx(exact, rel=accuracy, abs=accuracy)
 
 
 def test_gradient_of_the_determinant():
@@ -149,8 +149,10 @@ def test_weighted_error_agrees_with_monte_carlo():
     draws = torch.distributions.Dirichlet(alpha).sample((200_000,))
     onehot = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
     errors = (torch.special.polygamma(1, alpha) * (onehot - draws).square()).sum(-1)
-    found = float(IEDL(fisher_weight=0).loss(OUT, torch.tensor([1]), 0))
-    assert found == pytest.approx(float(errors.mean()), abs=4 * float(errors.std()) / 200_000**0.5)
+    computed = float(IEDL(fisher_weight=0).loss(OUT, torch.tensor([1]), 0))
+    assert computed == pytest.approx(
+        float(errors.mean()), abs=4 * float(errors.std()) / 200_000**0.5
+    )
 
 
 def test_predicts_as_edl():
@@ -165,11 +167,3 @@ def test_published_settings():
     assert IEDL(**IEDL.published["cifar10"]).fisher_weight == 0.05
     assert IEDL().reduction == "mean"
     assert IEDL().anneal_epochs == 10
-
-
-@pytest.mark.parametrize("weight", [-0.1, math.inf, math.nan])
-def test_invalid_settings_are_rejected(weight):
-    with pytest.raises(ValueError, match="fisher_weight"):
-        IEDL(fisher_weight=weight)
-    with pytest.raises(ValueError, match="weight is -1"):
-        IEDL(kl_weight=-1.0)

@@ -48,8 +48,8 @@ def test_against_scipy(blobs):
     expected = [
         min(mahalanobis(q, g.mean(0), inverse) ** 2 for g in groups) for q in queries.numpy()
     ]
-    found = scores(features, targets, queries)
-    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-4, atol=1e-4)
+    computed = scores(features, targets, queries)
+    torch.testing.assert_close(computed, torch.tensor(expected), rtol=1e-4, atol=1e-4)
 
 
 def test_ranking_equals_that_with_the_papers_covariance(blobs):
@@ -77,22 +77,22 @@ def test_score_is_zero_at_a_mean_and_increases_with_distance(blobs, dtype):
     mean = features[targets == 1].double().mean(0).to(dtype)
     direction = torch.tensor([1.0, -1, 1, -1], dtype=dtype)
     queries = torch.stack([mean + step * direction for step in (0, 50, 1e3, 1e6, 1e20)])
-    found = scores(features, targets, queries)
-    assert found.dtype == dtype
-    assert 0 <= found[0].item() < 1e-3
-    assert (found.diff() > 0).all()
-    assert torch.isfinite(found).all()
+    computed = scores(features, targets, queries)
+    assert computed.dtype == dtype
+    assert 0 <= computed[0].item() < 1e-3
+    assert (computed.diff() > 0).all()
+    assert torch.isfinite(computed).all()
 
 
 def test_singular_covariance(blobs):
     """A constant feature, and a copy of another one."""
     features, targets = blobs
     singular = torch.cat([features, torch.zeros(610, 1), features[:, :1]], 1)
-    found = scores(singular, targets)
-    assert torch.isfinite(found).all()
+    computed = scores(singular, targets)
+    assert torch.isfinite(computed).all()
     unusual = singular[:1].clone()
     unusual[0, 4] = 10.0  # zero in all training samples
-    assert scores(singular, targets, unusual).item() > found.quantile(0.99)
+    assert scores(singular, targets, unusual).item() > computed.quantile(0.99)
 
 
 def test_probabilities_equal_softmax(blobs):
@@ -107,8 +107,8 @@ def test_normalized_features_are_those_divided_by_their_norms(blobs):
     """Mahalanobis++: the score is invariant to the length of a feature vector."""
     features, targets = blobs[0].double(), blobs[1]
     unit = features / features.norm(dim=1, keepdim=True)
-    found = scores(features, targets, 7 * features, normalize_features=True)
-    torch.testing.assert_close(found, scores(unit, targets))
+    computed = scores(features, targets, 7 * features, normalize_features=True)
+    torch.testing.assert_close(computed, scores(unit, targets))
 
 
 def test_invalid_settings_and_features_are_rejected(blobs):

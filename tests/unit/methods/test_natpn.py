@@ -224,15 +224,6 @@ def test_resumed_training_ends_with_the_same_weights(blobs, tmp_path, whole, aft
     assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"budget": "norml"}, "did you mean 'normal'"),
-        ({"warmup_epochs": -1}, "warmup_epochs is -1"),
-        ({"warmup_epochs": True}, "warmup_epochs is True"),
-        ({"finetune": 5}, "finetune is 5"),
-    ],
-)
-def test_invalid_settings_are_rejected(settings, message):
-    with pytest.raises(ValueError, match=message):
-        NatPN(**settings)
+def test_unknown_budget_is_rejected():
+    with pytest.raises(ValueError, match="did you mean 'normal'"):
+        NatPN(budget="norml")

@@ -142,22 +142,6 @@ def test_training_batch_of_one_image_is_rejected(blobs):
         fit(model(), blobs, batch_size=609, max_epochs=1)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"latent": 0}, "latent is 0"),
-        ({"latent": 2.5}, "latent is 2.5"),
-        ({"depth": -1}, "depth is -1"),
-        ({"depth": True}, "depth is True"),
-        ({"entropy_weight": -1e-5}, "entropy_weight is -1e-05"),
-        ({"entropy_weight": math.nan}, "entropy_weight is nan.*1e-06"),
-    ],
-)
-def test_invalid_settings_are_rejected(settings, message):
-    with pytest.raises(ValueError, match=message):
-        PostNet(**settings)
-
-
 def test_published_settings():
     assert PostNet().entropy_weight == 1e-6
     assert PostNet(**PostNet.published["cifar10"]) == PostNet(entropy_weight=1e-5)

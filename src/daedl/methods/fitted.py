@@ -1,0 +1,32 @@
+"""State that methods fit after training."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+
+class Fitted(nn.Module):
+    """Base of simple fitted states: constructor arguments that are tensors become buffers, others settings.
+
+    A model file stores `state_dict()` and `settings()`, from which `restore` calls the constructor again.
+    Tensors that the constructor derives are registered as buffers with `persistent=False`.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()
+        self._settings = [name for name in arguments if not isinstance(arguments[name], Tensor)]
+        for name, value in arguments.items():
+            if isinstance(value, Tensor):
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, value)
+
+    def settings(self) -> dict[str, Any]:
+        """JSON-serialisable arguments of the constructor."""
+        return {name: getattr(self, name) for name in self._settings}
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        """Rebuild the state from its `state_dict()` and `settings()`."""
+        return cls(**tensors, **settings)

@@ -1,0 +1,271 @@
+"""The parts of a classifier, and how a model file stores them; see `daedl.storage` for the file format."""
+
+import copy
+import textwrap
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from daedl import methods, networks, storage
+from daedl.checks import DataWarning
+from daedl.data import Preprocess
+from daedl.methods import Method
+from daedl.names import strip_prefix
+from daedl.networks import Network
+from daedl.selective import Thresholds
+from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, spectral_normalize
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One post-hoc fit or update.
+
+    Attributes:
+        samples: number of samples.
+        merged: whether they were merged into the previous fit.
+        note: the user's note.
+    """
+
+    samples: int
+    merged: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Everything that a model file stores of a classifier, with its attribute names.
+
+    `network` is already prepared for the method, so it may have a head and spectral normalisation.
+    """
+
+    network: Network
+    method: Method
+    class_names: Sequence[str] | None
+    preprocess: Preprocess | None
+    fitted: nn.Module | None = None
+    thresholds: Thresholds | None = None
+    revisions: tuple[Revision, ...] = ()
+    trained_on: Mapping[str, Any] | None = None  # JSON-able record of the training, for `daedl info`
+
+    def __post_init__(self) -> None:
+        if self.class_names is not None:
+            _require_class_names(self.class_names, self.network.num_classes)
+            object.__setattr__(self, "class_names", [str(name) for name in self.class_names])
+        shape = tuple(self.network.input_shape)
+        if self.preprocess is not None and self.preprocess.shape != shape:
+            raise ValueError(
+                f"preprocess returns inputs of shape {self.preprocess.shape} but the network takes {shape}; "
+                "expected the same channels and size"
+            )
+
+
+class StoredModule(nn.Module):
+    """A module that consists of `Parts`, and can be saved, loaded, copied and pickled."""
+
+    network: Network
+    method: Method
+    class_names: list[str] | None
+    preprocess: Preprocess | None
+    fitted: nn.Module | None
+    thresholds: Thresholds | None
+    revisions: tuple[Revision, ...]
+    trained_on: Mapping[str, Any] | None
+
+    @classmethod
+    def from_parts(cls, parts: Parts) -> Self:
+        """Builds a module from existing parts; unlike a constructor, does not prepare the network."""
+        module = cls.__new__(cls)
+        nn.Module.__init__(module)
+        module.set_parts(parts)
+        return module
+
+    def set_parts(self, parts: Parts) -> None:
+        """Sets the attributes named in `Parts`."""
+        for name, value in vars(parts).items():
+            setattr(self, name, value)
+
+    def reset(self) -> None:
+        """Discards post-hoc fits, thresholds and the training record, which new weights invalidate."""
+        self.fitted, self.thresholds, self.revisions, self.trained_on = None, None, (), None
+
+    def save(self, path: str | Path) -> None:
+        """Writes the network, the method, the post-hoc fit and the thresholds to one file, atomically."""
+        write(path, Parts(**{each.name: getattr(self, each.name) for each in fields(Parts)}))
+
+    @classmethod
+    def load(
+        cls, path: str | Path, network: Network | None = None, method: Method | None = None
+    ) -> Self:
+        """Reads a classifier written by `save`, on the CPU and in eval mode.
+
+        Files contain no code, so networks and methods of user-defined classes can't be rebuilt from them:
+        pass a new `network` with the architecture used for training, whose weights are then loaded, and a
+        `method`.
+        """
+        return cls.from_parts(read(path, network, method)).eval()
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Loads weights; raises if either side is fitted, because a fit has more state than its tensors."""
+        state = args[0] if args else kwargs["state_dict"]
+        if self.fitted is not None or any(name.startswith("fitted.") for name in state):
+            raise ValueError(
+                "load_state_dict does not support fitted classifiers; expected "
+                "Classifier.save and Classifier.load, or model.network.load_state_dict(...) for the weights "
+                "alone"
+            )
+        self.reset()
+        return super().load_state_dict(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Supports pickle, for worker processes: parametrised layers can't be pickled, their tensors can."""
+        plain = remove_spectral_norm(copy.deepcopy(self.network))
+        saved = plain, normalization(self.network), self.network.state_dict()
+        return {**vars(self), "_modules": {**self._modules, "network": saved}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        network, spectral, tensors = state["_modules"]["network"]
+        if spectral is not None:
+            spectral_normalize(network, spectral)
+        network.load_state_dict(tensors)
+        self.__dict__.update(state, _modules={**state["_modules"], "network": network})
+
+
+def write(path: str | Path, parts: Parts) -> None:
+    """Writes a model file, atomically."""
+    network, fitted = parts.network, parts.fitted
+    tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
+    spectral, plain = normalization(network), network.plain
+    description: dict[str, Any] = {
+        "version": version("daedl"),
+        "network": {"name": type(plain).__name__, "arguments": plain.arguments},
+        "method": {"name": parts.method.name, "arguments": parts.method.arguments()},
+        "class_names": parts.class_names,
+        "preprocess": None if parts.preprocess is None else parts.preprocess.settings(),
+        "spectral": None if spectral is None else asdict(spectral),
+        "dtype": str(next(network.parameters()).dtype).removeprefix("torch."),
+        "fitted": None,
+        "revisions": [asdict(each) for each in parts.revisions],
+        "thresholds": None if parts.thresholds is None else parts.thresholds.settings(),
+        "trained_on": parts.trained_on,
+    }
+    if fitted is not None:
+        tensors |= {f"fitted.{name}": value for name, value in fitted.state_dict().items()}
+        description["fitted"] = fitted.settings()  # type: ignore[operator]
+    storage.save(storage.expand_user(path), tensors, description)
+
+
+def read(path: str | Path, network: Network | None, method: Method | None) -> Parts:
+    """Reads a model file; `network` and `method` replace user-defined classes, see `Classifier.load`."""
+    tensors, description = storage.load(storage.expand_user(path))
+    try:
+        return _rebuild(tensors, description, network, method)
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} can't be rebuilt ({textwrap.shorten(str(error), 300)}); expected the weights "
+            f"of this network: {description.get('network')}. If you passed a network, build it "
+            f"with the arguments used for training. The file was written by daedl "
+            f"{description.get('version')}, this is {version('daedl')}: upgrade if the file is newer"
+        ) from error
+
+
+def require_network(network: Any) -> None:
+    """Raises unless `network` is a `daedl.networks.Network`."""
+    if not isinstance(network, Network):
+        raise TypeError(
+            f"network is a {type(network).__name__}; expected a network of daedl.networks: pass your own "
+            "module to daedl.Classifier.from_module(module, features=..., input_shape=...)"
+        )
+
+
+def _rebuild(
+    tensors: dict[str, Tensor],
+    description: dict[str, Any],
+    network: Network | None,
+    method: Method | None,
+) -> Parts:
+    network = _saved_network(description["network"]) if network is None else network
+    require_network(network)
+    network.to(getattr(torch, description["dtype"]))
+    if method is None:
+        method = methods.rebuild(**description["method"])
+    if isinstance(method, methods.Ensemble) and not isinstance(network, networks.Members):
+        # Copies suffice, because their weights are loaded below.
+        copies = [copy.deepcopy(network) for _ in range(method.size - 1)]
+        network = networks.Members([network, *copies])
+    preprocess = _saved_preprocess(description, network)
+    # The file decides about spectral normalisation: it may have been removed, or set by the user.
+    spectral = description["spectral"]
+    if spectral is not None and normalization(network) is None:
+        spectral_normalize(network, SpectralNorm(**spectral))
+    network = method.prepare(network)
+    if spectral is None:
+        remove_spectral_norm(network)
+    network.load_state_dict(strip_prefix(tensors, "network."))
+    fitted, thresholds = description["fitted"], description.get("thresholds")
+    return Parts(
+        network,
+        method,
+        description.get("class_names"),
+        preprocess,
+        None if fitted is None else method.restore(strip_prefix(tensors, "fitted."), fitted),
+        None if thresholds is None else Thresholds.restore(thresholds),
+        tuple(Revision(**each) for each in description.get("revisions", [])),
+        description.get("trained_on"),
+    )
+
+
+def _saved_network(saved: dict[str, Any]) -> Network:
+    if saved["name"] not in networks.NETWORKS:
+        raise ValueError(
+            f"the file contains a network of the user-defined class {saved['name']!r} "
+            f"({saved['arguments']}); expected Classifier.load(path, network=...)"
+        )
+    return networks.build(saved["name"], **saved["arguments"])
+
+
+def _saved_preprocess(description: dict[str, Any], network: Network) -> Preprocess | None:
+    """Returns the preprocessing of a model file; the default, with a warning, for files of format 1."""
+    if "preprocess" in description:
+        settings = description["preprocess"]
+        return None if settings is None else Preprocess(**settings)
+    assumed = Preprocess.for_shape(network.input_shape)
+    if assumed is not None:
+        warnings.warn(
+            "the model file was written by an earlier version and contains no preprocessing; assuming 8-bit "
+            "pixels divided by 255 without normalisation: if the training images were prepared differently, "
+            "set model.preprocess and save the model again",
+            DataWarning,
+            stacklevel=5,  # the caller of Classifier.load
+        )
+    return assumed
+
+
+def _require_class_names(names: Sequence[str], number: int) -> None:
+    """Raises unless `names` are `number` unique strings."""
+    # A string is a sequence of strings too: "cat" would name three classes.
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"class_names are {names!r}; expected a list of strings, one per class: write numbers as strings"
+        )
+    if len(names) != number:
+        raise ValueError(
+            f"{len(names)} class names for {number} classes; expected one name per class"
+        )
+    if repeated := [name for name, times in Counter(names).items() if times > 1]:
+        raise ValueError(
+            f"class_names contain {', '.join(map(repr, repeated))} more than once; expected unique names: "
+            "rename one of the classes"
+        )
