@@ -1,11 +1,12 @@
-"""Writes the tables of the documentation from rows.
+"""Writes the tables of the documentation from rows, methods and corruptions.
 
-A table stands below a comment with its name, as in `<!-- rows: every-method -->`. A test compares the
-pages with the rows.
+A table stands below a comment with its name, as in `<!-- rows: every-method -->`; a run of sections, which
+begins with a heading, ends at `<!-- end -->`. A test compares the pages with the rows.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from pandas import DataFrame, isna
 
 from daedl.storage import write_atomically
 from daedl_bench import methods_page, names, paper
+from daedl_bench.corruptions.families import FAMILIES, Number
 from daedl_bench.names import DASH, markdown
 from daedl_bench.options import RESULTS, ResultsFolder
 from daedl_bench.spec import catalogue
@@ -27,9 +29,13 @@ PAGES = (
     "docs/results.md",
     "docs/experiments.md",
     "docs/say_i_dont_know.md",
+    "docs/methods.md",
+    "docs/corruptions.md",
     "benchmarks/results/findings.md",
 )
-MARKED = re.compile(r"(?<=<!-- rows: )([a-z-]+)( -->\n\n)((?:\|.*\n)+)")
+MARKED = re.compile(
+    r"(<!-- rows: ([a-z0-9-]+) -->\n\n)((?:\|[^\n]*\n)+|## .*?(?=<!-- end))", re.DOTALL
+)
 QUICK, BRIEF, PAPER = "mnist-quick", "mnist-brief", "mnist-paper"
 BOTH = ("aleatoric", "epistemic")
 # The summary of (protocol, method, data, task, score, metric), or None.
@@ -240,13 +246,39 @@ def unknown_digits(results: Results) -> str:
     return markdown(["candidate", *sets, "mean"], lines)
 
 
+def corruptions(family: str, _: Results) -> str:
+    """The corruptions of a family with their parameters."""
+    heads = ["corruption", "description", "parameters", "deviation", "no farther"]
+    lines = [
+        [
+            f"`{name}`",
+            each.description,
+            "; ".join(f"{key} {_parameter(value)}" for key, value in each.parameters.items()),
+            each.deviation,
+            ", ".join(map(str, each.no_farther)),
+        ]
+        for name, each in FAMILIES[family].corruptions.items()
+    ]
+    shown = len(heads) - (FAMILIES[family].severities == 1)
+    return markdown(heads[:shown], [line[:shown] for line in lines])
+
+
+def _parameter(value: Number | tuple[Number, ...]) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " / ".join(f"{each:g}" for each in (value if isinstance(value, tuple) else (value,)))
+
+
+_FROM_ROWS = (
+    *(summary, protocols, ablation, every_method, wrapped, prevalence),
+    *(quick_and_paper, candidates, unknown_digits, rates),
+)
 TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
     {
-        each.__name__.replace("_", "-"): each
-        for each in (
-            *(summary, protocols, ablation, every_method, wrapped, prevalence),
-            *(quick_and_paper, candidates, unknown_digits, rates),
-        )
+        **{each.__name__.replace("_", "-"): each for each in _FROM_ROWS},
+        **{family: partial(corruptions, family) for family in FAMILIES},
+        "methods": lambda _: methods_page.table(),
+        "method-sections": lambda _: methods_page.sections(),
     }
 )
 
@@ -255,8 +287,8 @@ def written(page: str, results: Results) -> str:
     """The page with its tables as the rows are now."""
 
     def table(match: re.Match[str]) -> str:
-        name, mark, _ = match.groups()
-        return f"{name}{mark}{TABLES[name](results)}\n"
+        mark, name, _ = match.groups()
+        return f"{mark}{TABLES[name](results)}\n"
 
     return MARKED.sub(table, page)
 
@@ -313,9 +345,8 @@ def _recipe(name: str, results: Results) -> str:
 
 @app.command()
 def main(folder: ResultsFolder = RESULTS, root: Path = Path()) -> None:
-    """Write the tables of every page from the rows, and docs/methods.md from the methods."""
+    """Write the tables of every page."""
     results = Results.load(folder, catalogue())
     for page in PAGES:
         path = root / page
         write_atomically(path, written(path.read_text("utf-8"), results).encode())
-    write_atomically(root / "docs/methods.md", methods_page.markdown().encode())

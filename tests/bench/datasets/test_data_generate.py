@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from daedl_bench.corruptions import CIFAR10_C, corrupt
+from daedl_bench.corruptions import FAMILIES, corrupt
 from daedl_bench.datasets import generate
 
 NAMES = ["shot_noise", "stripe", "scale"]
@@ -54,10 +54,10 @@ def test_cifar10_c_has_the_published_layout(tmp_path):
     images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
     home = generate(images, torch.tensor([7, 9]), tmp_path, "cifar10-c", progress=False)
     assert home == tmp_path / "CIFAR-10-C"
-    names = {"labels", *CIFAR10_C.corruptions}
+    names = {"labels", *FAMILIES["cifar10-c"].corruptions}
     assert set(everything(home)) == {"generated.json"} | {f"{name}.npy" for name in names}
     assert np.load(home / "labels.npy").tolist() == [7, 9] * 5
-    for name in CIFAR10_C.corruptions:
+    for name in FAMILIES["cifar10-c"].corruptions:
         levels = np.load(home / f"{name}.npy")
         assert (levels.dtype, levels.shape) == (np.uint8, (10, 32, 32, 3))
     fog = np.load(home / "fog.npy").reshape(5, 2, 32, 32, 3)
