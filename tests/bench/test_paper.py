@@ -5,6 +5,7 @@ from dataclasses import asdict
 from daedl_bench.paper import Published, tables
 from daedl_bench.spec import digest
 
+
 def test_every_table_is_complete():
     shapes = {name: (len(t.rows), len(t.columns)) for name, t in tables().items()}
     assert shapes == {
