@@ -174,6 +174,7 @@ def main(
     file, default = STEPS[step]
     path, space, specs = folder / file, options.workspace(data, cache, Progress()), catalogue()
     experiments = [specs.experiment(each) for each in ("mnist-ood", "mnist-shift")]
+    named = {"experiment": EXPERIMENT}
     for seed in options.seed_list(seeds or default):
         if step == "unknown":
             unknown(path, space, seed, only)
@@ -187,4 +188,6 @@ def main(
                     measure_once(path, space, trial, "daedl", validation, EXPERIMENT)
                 else:
                     ready = space.prepare(trial)
-                    append_missing(path, experiments, "daedl", ready, experiment=EXPERIMENT)
+                    for experiment in experiments:
+                        for unit in experiment.units:
+                            append_missing(path, experiment, "daedl", ready, unit, **named)
