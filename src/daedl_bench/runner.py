@@ -41,9 +41,9 @@ def run(
 ) -> list[Failure]:
     """Measure the rows of an experiment that the file `path` lacks; a failure doesn't stop the rest.
 
-    A second identical run computes nothing; one with more OOD datasets predicts these alone. A dataset
-    that can't be loaded is reported before anything is trained, and left out; without the test images
-    nothing is measured, as every OOD dataset is compared with them. Without the training images only
+    A repeated run computes nothing; a run with additional OOD datasets predicts only these. A dataset
+    that cannot be loaded is reported before training and skipped; without the test images nothing is
+    measured, as every OOD dataset is compared with them. Without the training images only
     trials whose networks are in the cache run. With `networks`, networks that the cache lacks are
     trained although all their rows exist.
     """

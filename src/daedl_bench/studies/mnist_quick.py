@@ -6,7 +6,7 @@ candidates within a fifth of the time of `mnist-paper`, the lowest mean loss is 
 
 `unknown` leaves three digits out of training and measures how well they are detected: the loss doesn't
 depend on the total concentration, by which OOD images are detected. The rule, fixed before any training:
-the highest AUROC, as mean over three triples of digits, each with its own seed, and over both scores.
+the highest mean AUROC over three triples of digits, one seed per triple, and over both scores.
 
 `rates` trains methods under `mnist-brief`. One whose validation accuracy stays below 99% is trained again at
 a quarter of the learning rate, and the rate with the lower validation loss goes into `rates` of the protocol.

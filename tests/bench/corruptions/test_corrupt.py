@@ -112,7 +112,7 @@ def test_severity_increases_the_distance_from_cifar10(data_root, name):
 
 @pytest.fixture
 def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """A package imagecorruptions with flat pictures, each of its own colour, that fails on import."""
+    """A package imagecorruptions with flat pictures in distinct colours, that fails on import."""
     folder = tmp_path / "imagecorruptions" / "frost"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").write_text("raise ImportError")
