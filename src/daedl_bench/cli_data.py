@@ -69,9 +69,7 @@ def export(
 def corrupt(
     family: FamilyName,
     data: DataRoot = None,
-    names: Annotated[
-        str | None, typer.Option(help="Corruptions, as in fog,frost; by default all.")
-    ] = None,
+    names: Annotated[str, typer.Option(help="Corruptions, as in fog,frost; by default all.")] = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; by default the data root.")
@@ -81,9 +79,8 @@ def corrupt(
     """Generate a corrupted dataset from the clean test set, in the published layout; keep existing files."""
     with report_errors(OSError, ValueError), report_warnings():
         clean = _clean(family, data, download)
-        chosen = options.names(names) or None
         folder = out or datasets.data_root(data)
-        home = datasets.generate(clean.images, clean.labels, folder, family, chosen, seed)
+        home = datasets.generate(clean, folder, family, options.names(names), seed)
     typer.echo(f"{FAMILIES[family].title} is in {home}; existing files were kept")
 
 

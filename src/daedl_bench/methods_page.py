@@ -1,4 +1,4 @@
-"""docs/methods.md, rendered from the methods."""
+"""The table and the sections of docs/methods.md, from the methods."""
 
 import inspect
 import re
@@ -14,38 +14,16 @@ from daedl.outputs import evaluating
 from daedl.prediction import Prediction
 from daedl_bench import names
 
-_HEAD = """# Methods
 
-Rendered from `daedl.methods.METHODS` by `python -m daedl_bench study pages`; do not edit.
-
-Select a method by its name, `daedl.Classifier(network, "i-edl")` or `daedl train --method i-edl`, and pass
-its settings with it; `daedl.methods.build_for("cifar10", name)` uses the settings published for a dataset.
-Measured figures of all methods under one protocol are in [results.md](results.md), and in the report of
-`python -m daedl_bench report`. [adding_a_method.md](adding_a_method.md) explains how to add one.
-
-Every method returns class probabilities, and uncertainties that are larger the less is known. "Aleatoric" is
-1 − the largest probability unless the method defines its own; "epistemic" is its uncertainty from missing
-knowledge: for a Dirichlet −ln α₀. "Density" is minus the log density of the features or the latent.
-"""
-
-_LEFT_OUT = """## Not implemented
-
-- **DUQ** (van Amersfoort et al., ICML 2020) penalises the gradient with respect to the images and moves its
-  class centroids after each step: its loss needs images with gradients, and state that the optimiser doesn't
-  train.
-- **DUE** (van Amersfoort et al., 2021) trains a Gaussian process with inducing points that are placed by
-  k-means on the first features: its outputs are distributions over functions, and its loss needs their
-  divergence and the number of samples.
-"""
+def table() -> str:
+    """One line per method."""
+    columns = [_columns(name, kind()) for name, kind in METHODS.items()]
+    return names.markdown(list(columns[0]), [list(each.values()) for each in columns])
 
 
-def markdown() -> str:
-    """The text of docs/methods.md."""
-    methods = {name: kind() for name, kind in METHODS.items()}
-    columns = [_columns(name, method) for name, method in methods.items()]
-    table = names.markdown(list(columns[0]), [list(each.values()) for each in columns])
-    sections = [_section(name, method) for name, method in methods.items()]
-    return "\n".join([_HEAD, table, "", *sections, _LEFT_OUT])
+def sections() -> str:
+    """One section per method."""
+    return "\n".join(_section(name, kind()) for name, kind in METHODS.items())
 
 
 def _columns(name: str, method: Method) -> dict[str, str]:

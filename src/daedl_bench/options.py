@@ -41,7 +41,7 @@ def workspace(data: Path | None, cache: Path | None, progress: Progress = SILENT
     return Workspace(partial(datasets.load, root=data), Cache(cache_folder(data, cache)), progress)
 
 
-def names(text: str | None) -> list[str]:
+def names(text: str) -> list[str]:
     """The names in "daedl, edl"; none in ""."""
     return [each.strip() for each in text.split(",")] if text else []
 

@@ -40,11 +40,10 @@ class Column:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table: `rows` hold one figure per column, by method; `label` is the one in the LaTeX source."""
+    """One table: `rows` hold one figure per column, by method."""
 
     name: str
     title: str
-    label: str
     columns: tuple[Column, ...]
     rows: dict[str, tuple[Published | None, ...]]
 

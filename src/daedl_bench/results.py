@@ -91,18 +91,23 @@ def row(measured: Measured, *, seconds: float = 0.0, **circumstances: Any) -> Ro
     )
 
 
+def rows(measured: Iterable[Measured], **circumstances: Any) -> list[Row]:
+    """Every figure as a row, all with the same circumstances."""
+    return [row(each, **circumstances) for each in measured]
+
+
 def load(path: Path) -> list[Row]:
     """The rows in the file `path`; none if it doesn't exist."""
-    decoder, rows = msgspec.json.Decoder(Row), []
+    decoder, loaded = msgspec.json.Decoder(Row), []
     for number, line in enumerate(_content(path).splitlines(), start=1):
         try:
-            rows.append(decoder.decode(line))
+            loaded.append(decoder.decode(line))
         except msgspec.DecodeError as error:
             raise ValueError(
                 f"line {number} of {path} is not a row ({error}); expected one JSON object with the "
                 "fields of daedl_bench.results.Row: remove the line, or measure again"
             ) from error
-    return rows
+    return loaded
 
 
 def load_folder(folder: Path) -> list[Row]:
@@ -113,7 +118,7 @@ def load_folder(folder: Path) -> list[Row]:
             f"no results in {folder}; expected *.jsonl files with rows, as `python -m daedl_bench run` "
             "writes them: run an experiment first, or name their folder with --results"
         )
-    return [row for path in paths if _holds_rows(path) for row in load(path)]
+    return [each for path in paths if _holds_rows(path) for each in load(path)]
 
 
 def save(path: Path, rows: Iterable[Row]) -> None:

@@ -41,9 +41,9 @@ def run(
 ) -> list[Failure]:
     """Measure the rows of an experiment that the file `path` lacks; a failure doesn't stop the rest.
 
-    A second identical run computes nothing; one with more OOD datasets predicts these alone. A dataset
-    that can't be loaded is reported before anything is trained, and left out; without the test images
-    nothing is measured, as every OOD dataset is compared with them. Without the training images only
+    A repeated run computes nothing; a run with additional OOD datasets predicts only these. A dataset
+    that cannot be loaded is reported before training and skipped; without the test images nothing is
+    measured, as every OOD dataset is compared with them. Without the training images only
     trials whose networks are in the cache run. With `networks`, networks that the cache lacks are
     trained although all their rows exist.
     """
@@ -71,54 +71,43 @@ def run(
         except Exception as error:
             failures.add(str(job), error)
             continue
-        # Another process may have measured some of it, while this one waited for its network.
-        done = _done(path)
         for unit in job.units:
-            wanted = _missing(unit, job.label, job.trial.key, done)
-            if not wanted:
-                continue
             try:
-                for rows in measure(experiment, job.label, predictor, unit, made=unit in generated):
-                    if rows[0].data in wanted:
-                        results.append(path, rows)
+                append_missing(path, experiment, job.label, predictor, unit, made=unit in generated)
             except Exception as error:
                 failures.add(f"{job}, {unit}", error)
     return failures
 
 
-def measure(
-    experiment: Experiment, label: str, predictor: Predictor, unit: str, /, **changes: Any
-) -> Iterator[list[Row]]:
-    """The rows of one unit of an experiment, see `Experiment.units`, one list per dataset.
+def append_missing(
+    path: Path,
+    experiment: Experiment,
+    label: str,
+    predictor: Predictor,
+    unit: str,
+    /,
+    **changes: Any,
+) -> None:
+    """Measure the datasets of a unit, see `Experiment.units`, that lack rows in the file `path`.
+
+    The rows of a dataset are appended before the next is predicted.
 
     Arguments:
         label: names the method.
         changes: fields of `Row` that replace the ones of the experiment and the trial.
     """
+    # Read here, as another process may have measured some of it while this one waited for its network.
+    wanted = _missing(unit, label, changes.get("spec", predictor.trial.key), _done(path))
+    if not wanted:
+        return
     fields = {"experiment": experiment.name, **changes}
     started = time.perf_counter()
     for data, measured in _measured(experiment, predictor, unit):
-        seconds = time.perf_counter() - started
-        yield trial_rows(measured, predictor.trial, label, data, seconds, **fields)
+        if data in wanted:
+            seconds = time.perf_counter() - started
+            rows = trial_rows(measured, predictor.trial, label, data, seconds, **fields)
+            results.append(path, rows)
         started = time.perf_counter()
-
-
-def append_missing(
-    path: Path,
-    experiments: Iterable[Experiment],
-    label: str,
-    predictor: Predictor,
-    /,
-    **changes: Any,
-) -> None:
-    """Append the rows of the units of `experiments` that the file `path` lacks; see `measure`."""
-    key = changes.get("spec", predictor.trial.key)
-    present = {row.data for row in results.load(path) if row.spec == key}
-    for experiment, unit in ((each, unit) for each in experiments for unit in each.units):
-        if unit not in present:
-            for rows in measure(experiment, label, predictor, unit, **changes):
-                results.append(path, rows)
-            present.add(unit)
 
 
 def measure_once(
@@ -155,8 +144,7 @@ def trial_rows(
 ) -> list[Row]:
     """Figures of a trial as rows; `fields` of `Row` replace the ones of the trial."""
     own = {"seed": trial.seed, "spec": trial.key, "protocol": trial.protocol.name}
-    named = {"method": label, "data": data, **own, **fields}
-    return [results.row(each, seconds=seconds, **named) for each in measured]
+    return results.rows(measured, seconds=seconds, method=label, data=data, **(own | fields))
 
 
 def _measured(

@@ -75,7 +75,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ood: OOD datasets.
         shift: family of corruptions of the in-distribution dataset, or "".
         pictures: methods whose curves a report draws; by default all.
-        kind: "images"; or "moons", which has its own points and uses `methods` and `settings` only.
+        kind: "images"; or "moons", which draws points and uses `methods` and `settings` only.
         settings: of the moons, see `daedl.demo.moons`.
     """
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from pandas import DataFrame
 
 from daedl_bench import results, two_moons
@@ -21,12 +20,6 @@ class Summary(NamedTuple):
     mean: float
     std: float
     n: int
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> "Summary":
-        """Summarise one value per seed; None is an undefined value and is not counted."""
-        series = pd.Series(list(values), dtype=float)
-        return cls(series.mean(), series.std(), int(series.count()))
 
     def text(self, scale: float = 100, digits: int = 2, count: bool = False) -> str:
         """ "99.85 ± 0.03", without the deviation for a single seed; with `count` "99.85 ± 0.03 (5)"."""
@@ -120,16 +113,15 @@ class Results:
         """The rows of `summary` under one protocol."""
         return self.summary[self.summary["protocol"] == protocol]
 
-    def get(self, protocol: str, method: str, *metric: str) -> Summary | None:
-        """The summary of one metric (data, task, score, metric), or None if it was not measured."""
-        return self._by_figure.get((protocol, self.catalogue.canonical(method), *metric))
+    def get(self, protocol: str, method: str, *metric: str, study: str = "") -> Summary | None:
+        """The summary of one metric (data, task, score, metric), or None if it was not measured.
 
-    def of_study(self, **fields: str) -> dict[tuple[str, ...], Summary]:
-        """Summaries of all rows whose fields begin with these values, by the columns `FIGURE`."""
-        found = self.every_row
-        for name, value in fields.items():
-            found = found[found[name].str.startswith(value)]
-        return by_figure(found)
+        With `study` its rows count, not the rows of experiments.
+        """
+        figures = self._by_figure
+        if study:
+            figures = by_figure(self.every_row[self.every_row["experiment"] == study])
+        return figures.get((protocol, self.catalogue.canonical(method), *metric))
 
     @cached_property
     def protocols(self) -> list[str]:

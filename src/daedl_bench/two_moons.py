@@ -73,19 +73,14 @@ def run(
 
 def rows_of(result: Result) -> list[Row]:
     """Every measured figure."""
+    shared = {"experiment": NAME, "seed": result.seed, "spec": key(result.settings)}
     return [
-        results.row(
-            measured,
-            experiment=NAME,
-            method=method,
-            data=data,
-            seed=result.seed,
-            seconds=result.trained[method].seconds,
-            spec=key(result.settings),
-        )
+        row
         for method, sets in result.measure().items()
-        for data, figures in sets.items()
-        for measured in figures
+        for data, measured in sets.items()
+        for row in results.rows(
+            measured, method=method, data=data, seconds=result.trained[method].seconds, **shared
+        )
     ]
 
 

@@ -76,7 +76,7 @@ class Workspace:
 
     def _network(self, trial: Trial) -> tuple[Classifier, History]:
         key = trial.network_key
-        # Of several processes one trains; the others wait for its network.
+        # One of several processes trains the network; the others wait for it.
         with self.cache.lock(key):
             if not self.cache.has(key) and not self.cache.reading:
                 self.cache.save(key, *self._train(trial))

@@ -100,11 +100,3 @@ def test_summaries_count_defined_values():
     assert line.mean == pytest.approx(0.3)
     assert line.std == pytest.approx(statistics.stdev([0.2, 0.4]))
     assert line.n == 2
-
-
-def test_a_folder_without_rows_is_reported(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no results"):
-        results.load_folder(tmp_path)
-    (tmp_path / "speed.jsonl").write_text('{"benchmark": "speed"}\n')
-    results.save(tmp_path / "rows.jsonl", [a_row()])
-    assert results.load_folder(tmp_path) == [a_row()]

@@ -219,15 +219,6 @@ def test_training_costs_are_cached_with_the_network(cache, path):
     assert costs["full", "fit", "seconds"] > 0 == costs["plus", "fit", "seconds"]
 
 
-def test_names_are_validated(cache, path):
-    run(cache, path, protocol="short")
-    assert set(figures(path, "protocol")) == {("tiny",)}
-    with pytest.raises(ValueError, match="did you mean 'short'"):
-        run(cache, path, protocol="sort")
-    with pytest.raises(ValueError, match="did you mean 'tied'"):
-        run(cache, path, methods=["tie"])
-
-
 def test_a_dataset_of_another_size_than_the_split_is_reported(cache, path):
     (failure,) = run(cache, path, TINY.replace("[240, 60]", "[200, 60]"))
     assert "expected 260" in str(failure)

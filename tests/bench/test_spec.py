@@ -50,13 +50,6 @@ def test_mistakes_in_a_file_are_reported(text, message):
         catalogue(text)
 
 
-def test_unknown_names_get_a_suggestion():
-    with pytest.raises(ValueError, match="did you mean 'mnist-ood'"):
-        SHIPPED.experiment("mnist-odd")
-    with pytest.raises(ValueError, match="did you mean 'quick'"):
-        SHIPPED.experiment("mnist-ood").protocol("quik")
-
-
 def test_methods_have_the_settings_published_for_the_dataset():
     mnist, cifar = (SHIPPED.protocols[name] for name in ("mnist-quick", "cifar10-paper"))
     assert SHIPPED.method("i-edl", mnist).fisher_weight == 0.005

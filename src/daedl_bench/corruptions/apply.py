@@ -32,7 +32,7 @@ def corrupt(
         (N, C, H, W) uint8. Values are clipped to [0, 255] and rounded as published, for CIFAR-10-C down.
     """
     kind = look_up(FAMILIES, family, "family of corruptions")
-    corruption = look_up(kind.corruptions, name, f"corruption of {kind.title}")
+    function = kind.function(name)
     require_images(images, kind)
     if not 1 <= severity <= kind.severities:
         raise ValueError(
@@ -42,12 +42,13 @@ def corrupt(
     for value, what in ((seed, "seed"), (first, "first")):
         if value < 0:
             raise ValueError(f"{what} is {value}; expected 0 or more: pass e.g. {what}=0")
+    parameters = kind.corruptions[name].at(severity)
     result = np.empty(images.shape, dtype=np.uint8)
     levels = images.cpu().numpy()
     for start in range(0, len(images), _BATCH):
         batch: Array = levels[start : start + _BATCH] / 255.0
         draws = Draws(seed, f"{family}/{name}", severity, first + start, len(batch))
-        changed = corruption.function(batch, draws, **corruption.at(severity)).clip(0.0, 1.0) * 255
+        changed = function(batch, draws, **parameters).clip(0.0, 1.0) * 255
         result[start : start + _BATCH] = np.rint(changed) if kind.rounded else changed
     return torch.from_numpy(result).to(images.device)
 

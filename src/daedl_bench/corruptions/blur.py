@@ -5,7 +5,6 @@ from functools import cache
 import numpy as np
 from scipy import ndimage
 
-from daedl_bench.corruptions.corruption import Corruption
 from daedl_bench.corruptions.draws import Array, Draws
 
 # Smaller weights of a motion blur cannot change a grey level, even added up.
@@ -124,57 +123,3 @@ def zoom_blur(images: Array, _: Draws, *, stop: float, step: float) -> Array:
     zooms = np.arange(1, stop, step)
     total = images + sum(enlarged(images, float(zoom)) for zoom in zooms)
     return np.asarray(total / (1 + len(zooms)))
-
-
-MAGICK = "None. ImageMagick's kernel, steps and rounding are implemented in numpy."
-_GLASS = "Frosted glass: pixels moved locally, blurred before and after."
-_TRAIL = "A trail to one side."
-
-CORRUPTIONS = (
-    Corruption(
-        "mnist-c",
-        glass_blur,
-        _GLASS,
-        {"sigma": 0.7, "reach": 1, "rounds": 2, "chance": 0.5, "exchange": True, "vertical": True},
-        "None. The published code treats the columns of a grey image as colour channels and blurs only "
-        "vertically; so does this.",
-    ),
-    Corruption("mnist-c", motion_blur, _TRAIL, {"radius": 10, "sigma": 3}, MAGICK),
-    Corruption(
-        "cifar10-c",
-        defocus_blur,
-        "Out of focus: a softened disk.",
-        {"radius": (0.3, 0.4, 0.5, 1, 1.5), "softness": (0.4, 0.5, 0.6, 0.2, 0.1)},
-    ),
-    Corruption(
-        "cifar10-c",
-        glass_blur,
-        _GLASS,
-        {
-            "sigma": (0.05, 0.25, 0.4, 0.25, 0.4),
-            "reach": 1,
-            "rounds": (1, 1, 1, 2, 2),
-            "chance": 1,
-            "exchange": False,
-            "vertical": False,
-        },
-        "None. The published code means to exchange two pixels, but overwrites the first one before it is "
-        "read, which copies the second; so does this.",
-        no_farther=(3, 5),
-    ),
-    Corruption(
-        "cifar10-c",
-        motion_blur,
-        _TRAIL,
-        {"radius": (6, 6, 6, 8, 9), "sigma": (1, 1.5, 2, 2, 2.5)},
-        MAGICK,
-        no_farther=(4,),
-    ),
-    Corruption(
-        "cifar10-c",
-        zoom_blur,
-        "The mean of the image and its enlargements.",
-        {"stop": (1.06, 1.11, 1.16, 1.21, 1.26), "step": 0.01},
-    ),
-    Corruption("cifar10-c", gaussian_blur, "A Gaussian blur.", {"sigma": (0.4, 0.6, 0.7, 0.8, 1)}),
-)

@@ -6,7 +6,6 @@ from io import BytesIO
 import numpy as np
 from PIL import Image
 
-from daedl_bench.corruptions.corruption import Corruption
 from daedl_bench.corruptions.draws import Array, Draws
 
 
@@ -37,20 +36,3 @@ def _with_pillow(images: Array, change: Callable[[Image.Image], Image.Image]) ->
     levels = np.rint(255 * images).astype(np.uint8).transpose(0, 2, 3, 1)
     changed = [np.asarray(change(Image.fromarray(np.ascontiguousarray(each)))) for each in levels]
     return np.stack(changed).transpose(0, 3, 1, 2) / 255.0
-
-
-CORRUPTIONS = (
-    Corruption(
-        "cifar10-c",
-        pixelate,
-        "Reduced and enlarged with a box filter.",
-        {"factor": (0.95, 0.9, 0.85, 0.75, 0.65)},
-    ),
-    Corruption(
-        "cifar10-c",
-        jpeg_compression,
-        "JPEG compression.",
-        {"quality": (80, 65, 58, 50, 40)},
-        "None, except for differences between versions of the JPEG library.",
-    ),
-)

@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 from skimage.feature import canny
 
-from daedl_bench.corruptions.corruption import Corruption
 from daedl_bench.corruptions.draws import Array, Draws
 
 # Constants of the published generator, for 28 x 28 images.
@@ -71,11 +70,3 @@ def _line(column0: Array, row0: Array, column1: Array, row1: Array) -> Array:
     ink = (1 + np.log(1 - distance / _HALF_WIDTH)).clip(0.0, 1.0)
     within = (columns >= np.floor(column0)) & (columns < np.ceil(column1))
     return np.asarray(ink * within)[:, None]
-
-
-CORRUPTIONS = (
-    Corruption("mnist-c", stripe, "The left and right quarters inverted.", {"columns": 7}),
-    Corruption("mnist-c", dotted_line, "A dotted line from left to right.", {"dash": 2}),
-    Corruption("mnist-c", zigzag, "A zigzag from left to right.", {"length": 2, "width": 2}),
-    Corruption("mnist-c", canny_edges, "Edges only.", {"sigma": 1, "low": 0.1, "high": 0.2}),
-)

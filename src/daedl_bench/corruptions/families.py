@@ -1,58 +1,63 @@
-"""The families of corruptions, MNIST-C and CIFAR-10-C, assembled from the modules."""
+"""The families of corruptions, MNIST-C and CIFAR-10-C, read from corruptions.toml."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from importlib.resources import files
 from types import MappingProxyType
 
+import msgspec
+
+from daedl.names import look_up
 from daedl_bench.corruptions import blur, digital, drawing, geometry, noise, spatter, tone, weather
-from daedl_bench.corruptions.corruption import Corruption
+from daedl_bench.corruptions.draws import Array
 
 _MODULES = (noise, blur, weather, tone, geometry, digital, spatter, drawing)
+# With `int`, as msgspec would convert counts to floats.
+Number = bool | int | float
 
 
-@dataclass(frozen=True)
-class Family:
-    """A published set of corruptions, for images (channels, side, side).
+class Corruption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One corruption of a family; corruptions.toml explains the fields."""
 
-    Attributes:
-        name: of the dataset.
-        severities: the number of published severities, from 1.
-        rounded: to the nearest of 256 levels; otherwise down, as in the published code of CIFAR-10-C.
-    """
+    description: str
+    parameters: dict[str, Number | tuple[Number, ...]]
+    deviation: str = "None."
+    no_farther: tuple[int, ...] = ()
 
-    name: str
+    def at(self, severity: int) -> dict[str, Number]:
+        """The keyword arguments of `function` for a severity from 1."""
+        return {
+            key: value[severity - 1] if isinstance(value, tuple) else value
+            for key, value in self.parameters.items()
+        }
+
+
+class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A published set of corruptions, for images (channels, side, side)."""
+
     title: str
     reference: str
     channels: int
     side: int
     severities: int
     rounded: bool
+    corruptions: dict[str, Corruption]
+    name: str = ""
 
-    @property
-    def corruptions(self) -> Mapping[str, Corruption]:
-        """The corruptions by name."""
-        entries = (each for module in _MODULES for each in module.CORRUPTIONS)
-        return {each.name: each for each in entries if each.family == self.name}
+    def function(self, name: str) -> Callable[..., Array]:
+        """(images (N, C, H, W) in [0, 1], draws, **parameters) -> images, not yet clipped."""
+        look_up(self.corruptions, name, f"corruption of {self.title}")
+        found: Callable[..., Array] = next(
+            vars(module)[name] for module in _MODULES if name in vars(module)
+        )
+        return found
 
 
-MNIST_C = Family(
-    name="mnist-c",
-    title="MNIST-C",
-    reference="Mu and Gilmer, 2019, arXiv:1906.02337",
-    channels=1,
-    side=28,
-    severities=1,
-    rounded=True,
-)
-CIFAR10_C = Family(
-    name="cifar10-c",
-    title="CIFAR-10-C",
-    reference="Hendrycks and Dietterich, 2019, arXiv:1903.12261",
-    channels=3,
-    side=32,
-    severities=5,
-    rounded=False,
-)
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {family.name: family for family in (MNIST_C, CIFAR10_C)}
-)
+def _load() -> Mapping[str, Family]:
+    content = files(__package__).joinpath("corruptions.toml").read_bytes()
+    table = msgspec.toml.decode(content, type=dict[str, Family])
+    return MappingProxyType(
+        {name: msgspec.structs.replace(family, name=name) for name, family in table.items()}
+    )
+
+
+FAMILIES = _load()

@@ -4,7 +4,6 @@ import numpy as np
 from scipy import ndimage
 from skimage.transform import warp
 
-from daedl_bench.corruptions.corruption import Corruption
 from daedl_bench.corruptions.draws import Array, Draws
 
 
@@ -79,29 +78,3 @@ def _centred(linear: list[list[Array]]) -> Array:
     matrices[:, :2, 2] = 13.5 - 13.5 * matrices[:, :2, :2].sum(axis=2)
     matrices[:, 2, 2] = 1
     return matrices
-
-
-CORRUPTIONS = (
-    Corruption(
-        "mnist-c",
-        shear,
-        "Slanted to the left or right.",
-        {"angle": 0.4},
-        "None. The map (1, -sin; 0, cos) also stretches the height by 1 / cos 0.4.",
-    ),
-    Corruption("mnist-c", scale, "Reduced about the centre.", {"factor": 0.7}),
-    Corruption("mnist-c", rotate, "Rotated about the centre in either direction.", {"angle": 0.4}),
-    Corruption("mnist-c", translate, "Moved along both axes in either direction.", {"pixels": 3}),
-    Corruption(
-        "cifar10-c",
-        elastic_transform,
-        "A small random affine map, then pixels displaced by smooth noise.",
-        {
-            "strength": (0, 1.6, 2.56, 3.2, 3.2),
-            "sigma": (0, 6.4, 1.92, 1.28, 0.96),
-            "jitter": (2.56, 2.24, 1.92, 1.6, 0.96),
-        },
-        "OpenCV's affine warp rounds coordinates to 1/32 of a pixel; this does not.",
-        no_farther=(2, 3, 4, 5),
-    ),
-)

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from daedl_bench.corruptions.corruption import Corruption
 from daedl_bench.corruptions.draws import Array, Draws
 
 
@@ -26,27 +25,3 @@ def impulse_noise(images: Array, draws: Draws, *, amount: float) -> Array:
 def speckle_noise(images: Array, draws: Draws, *, scale: float) -> Array:
     """x + scale · x · n, with n standard normal."""
     return images + images * draws.normal(0.0, scale, *images.shape[1:])
-
-
-_SHOT = "Poisson noise of a camera in low light."
-
-CORRUPTIONS = (
-    Corruption("mnist-c", shot_noise, _SHOT, {"photons": 3}),
-    Corruption("mnist-c", impulse_noise, "Salt-and-pepper noise.", {"amount": 0.17}),
-    Corruption(
-        "cifar10-c", gaussian_noise, "Gaussian noise.", {"scale": (0.04, 0.06, 0.08, 0.09, 0.10)}
-    ),
-    Corruption("cifar10-c", shot_noise, _SHOT, {"photons": (500, 250, 100, 75, 50)}),
-    Corruption(
-        "cifar10-c",
-        impulse_noise,
-        "Salt-and-pepper noise.",
-        {"amount": (0.01, 0.02, 0.03, 0.05, 0.07)},
-    ),
-    Corruption(
-        "cifar10-c",
-        speckle_noise,
-        "Gaussian noise proportional to the pixel.",
-        {"scale": (0.06, 0.1, 0.12, 0.16, 0.2)},
-    ),
-)

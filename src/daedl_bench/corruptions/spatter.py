@@ -5,7 +5,6 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from daedl_bench.corruptions.blur import smoothed
-from daedl_bench.corruptions.corruption import Corruption
 from daedl_bench.corruptions.draws import Array, Draws
 
 Mask = npt.NDArray[np.bool_]
@@ -98,30 +97,3 @@ def _equalized(levels: Array) -> Array:
         return levels
     below = np.cumsum(counts) - counts[0]
     return np.asarray(np.rint(255 * below / below[-1])[place].reshape(levels.shape))
-
-
-CORRUPTIONS = (
-    Corruption(
-        "mnist-c",
-        spatter,
-        "Dark grey drops.",
-        {"mean": 0.65, "spread": 0.3, "sigma": 1, "threshold": 0.65, "water": 0, "mud": 1.5},
-    ),
-    Corruption(
-        "cifar10-c",
-        spatter,
-        "Drops of water (1 to 3) or mud (4 and 5).",
-        {
-            "mean": (0.62, 0.65, 0.65, 0.65, 0.65),
-            "spread": (0.1, 0.1, 0.3, 0.1, 0.1),
-            "sigma": (0.7, 0.8, 1, 0.7, 0.5),
-            "threshold": (0.7, 0.7, 0.69, 0.69, 0.68),
-            "water": (0.5, 0.5, 0.5, 0, 0),
-            "mud": (0, 0, 0, 0.6, 0.6),
-        },
-        "OpenCV's edges, histogram equalisation and filters are implemented with scipy; distances from the "
-        "rims of drops are exact where OpenCV approximates. A layer without drops leaves the image "
-        "unchanged, where the published code divides by 0.",
-        no_farther=(4,),
-    ),
-)

@@ -3,7 +3,6 @@
 import numpy as np
 from skimage.color import hsv2rgb, rgb2hsv
 
-from daedl_bench.corruptions.corruption import Corruption
 from daedl_bench.corruptions.draws import Array, Draws
 
 
@@ -27,24 +26,3 @@ def _in_hsv(images: Array, channel: int, factor: float, added: float) -> Array:
     hsv = rgb2hsv(images, channel_axis=1)
     hsv[:, channel] = (factor * hsv[:, channel] + added).clip(0.0, 1.0)
     return np.asarray(hsv2rgb(hsv, channel_axis=1))
-
-
-CORRUPTIONS = (
-    Corruption("mnist-c", brightness, "Every pixel brighter by one half.", {"added": 0.5}),
-    Corruption(
-        "cifar10-c",
-        brightness,
-        "Brighter, with the same hue.",
-        {"added": (0.05, 0.1, 0.15, 0.2, 0.3)},
-    ),
-    Corruption(
-        "cifar10-c", contrast, "Closer to the mean colour.", {"factor": (0.75, 0.5, 0.4, 0.3, 0.15)}
-    ),
-    Corruption(
-        "cifar10-c",
-        saturate,
-        "Less saturated (1 and 2) or more (3 to 5).",
-        {"factor": (0.3, 0.1, 1.5, 2, 2.5), "added": (0, 0, 0, 0.1, 0.2)},
-        no_farther=(3,),
-    ),
-)

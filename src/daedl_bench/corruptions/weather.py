@@ -10,8 +10,7 @@ import numpy as np
 from PIL import Image
 
 from daedl.checks import DataWarning
-from daedl_bench.corruptions.blur import MAGICK, enlarged, smoothed, trailed
-from daedl_bench.corruptions.corruption import Corruption
+from daedl_bench.corruptions.blur import enlarged, smoothed, trailed
 from daedl_bench.corruptions.draws import Array, Draws
 from daedl_bench.corruptions.geometry import sampled
 
@@ -159,40 +158,3 @@ def _scaled(fields: Array) -> Array:
     """`fields` (N, H, W), each scaled to the range [0, 1]."""
     low = fields.min(axis=(1, 2), keepdims=True)
     return np.asarray((fields - low) / (fields.max(axis=(1, 2), keepdims=True) - low))
-
-
-_FOG = "A plasma fractal over a faded image."
-
-CORRUPTIONS = (
-    Corruption("mnist-c", fog, _FOG, {"amount": 3.0, "decay": 1.4, "side": 256}),
-    Corruption(
-        "cifar10-c",
-        snow,
-        "Flakes with trails over a paler image.",
-        {
-            "mean": (0.1, 0.1, 0.15, 0.25, 0.3),
-            "spread": (0.2, 0.2, 0.3, 0.3, 0.3),
-            "zoom": (1, 1, 1.75, 2.25, 1.25),
-            "threshold": (0.6, 0.5, 0.55, 0.6, 0.65),
-            "radius": (8, 10, 10, 12, 14),
-            "sigma": (3, 4, 4, 6, 12),
-            "kept": (0.95, 0.9, 0.9, 0.85, 0.8),
-        },
-        MAGICK,
-    ),
-    Corruption(
-        "cifar10-c",
-        frost,
-        "Ice crystals over a darker image.",
-        {"kept": (1, 1, 0.9, 0.85, 0.75), "added": (0.2, 0.3, 0.4, 0.4, 0.45)},
-        "None with the package imagecorruptions, except for differences between JPEG libraries. "
-        "Without it the ice is drawn, and results are not comparable with published ones (see above).",
-        no_farther=(4, 5),
-    ),
-    Corruption(
-        "cifar10-c",
-        fog,
-        _FOG,
-        {"amount": (0.2, 0.5, 0.75, 1, 1.5), "decay": (3, 3, 2.5, 2, 1.75), "side": 32},
-    ),
-)

@@ -2,13 +2,12 @@
 
 from daedl_bench.datasets.files import data_root
 from daedl_bench.datasets.generate import generate
-from daedl_bench.datasets.load import available, corrupted_sets, load, present
+from daedl_bench.datasets.load import corrupted_sets, load, present
 from daedl_bench.datasets.noise import NOISES, noise
 from daedl_bench.datasets.sources import sources
 
 __all__ = [
     "NOISES",
-    "available",
     "corrupted_sets",
     "data_root",
     "generate",

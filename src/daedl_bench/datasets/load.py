@@ -17,11 +17,6 @@ from daedl_bench.datasets.noise import NOISES, SEEDS, noise
 from daedl_bench.datasets.sources import Selection, Source, select, sources
 
 
-def available() -> tuple[str, ...]:
-    """All names that `load` accepts, whether their files exist or not."""
-    return (*(name for source in sources().values() for name in source.names()), *NOISES)
-
-
 def present(name: str, split: str = "test", root: str | Path | None = None) -> bool:
     """Whether `load` needs no download: the files exist, or the archive that should hold them."""
     if name in NOISES:
@@ -47,7 +42,7 @@ def load(
     *,
     table: Mapping[str, Source] | None = None,
 ) -> ImageSet:
-    """Load the dataset `name`, one of `available()`.
+    """Load a dataset: "mnist", "cifar10-c/fog/3", "noise", or another entry of `sources()` and `NOISES`.
 
     Args:
         split: "train" or "test".

@@ -1,4 +1,4 @@
-"""Figures of this machine: times of alternatives in turns, and limits."""
+"""Times of alternatives on this machine, measured in alternation, and limits."""
 
 import json
 import time
@@ -46,7 +46,7 @@ class Limited:
 
 
 def best_times(work: Mapping[Name, Callable[[], object]], rounds: int) -> dict[Name, float]:
-    """The shortest time of each, taking turns; the first round is a warm-up."""
+    """The shortest time of each, measured in alternation; the first round is a warm-up."""
     times: dict[Name, list[float]] = {name: [] for name in work}
     for number in range(rounds + 1):
         for name, run in work.items():

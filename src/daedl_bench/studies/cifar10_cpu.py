@@ -331,19 +331,16 @@ def search(
 
 
 def _append(candidate: Candidate, found: Sequence[Measured], seconds: float) -> None:
-    rows = [
-        results.row(
-            measured,
-            experiment=EXPERIMENT,
-            method="+".join(stage.method["name"] for stage in candidate.stages),
-            data="held out",
-            seed=SEED,
-            seconds=seconds,
-            spec=candidate.key,
-            protocol=candidate.name,
-        )
-        for measured in found
-    ]
+    rows = results.rows(
+        found,
+        experiment=EXPERIMENT,
+        method="+".join(stage.method["name"] for stage in candidate.stages),
+        data="held out",
+        seed=SEED,
+        seconds=seconds,
+        spec=candidate.key,
+        protocol=candidate.name,
+    )
     results.append(PATH, rows)
     for stage in range(len(candidate.stages)):
         _checkpoint(candidate, stage).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The cost of each method relative to softmax: of a training step, and of a prediction.
 
-All methods take turns in one process, and the best time of each counts, so that other load on the machine
-disturbs them alike. Nothing comes from the cache: the timed steps are all the training that the networks get.
+Methods alternate in one process, and the best time of each counts, so that other load on the machine affects
+them equally. Nothing comes from the cache: the timed steps are all the training that the networks get.
 Then methods are fitted to the real training images, as the time of a prediction depends on their number and
 on how well conditioned their features are.
 """

@@ -5,7 +5,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -21,36 +21,35 @@ from daedl.density import NORMALIZERS, DensityWarning
 from daedl.density.statistics import Structure
 from daedl.evaluate import Measured
 from daedl.methods import DAEDL, EDL, Method, Softmax
-from daedl_bench import results
+from daedl_bench import names, results
+from daedl_bench.options import RESULTS, ResultsFolder
 from daedl_bench.results import Row
 
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; those with rows are skipped.")]
-Folder = Annotated[Path, typer.Option("--results", help="Folder of the rows.")]
-RESULTS = Path("benchmarks/results")
 MEASURED, CHOICE = "digits.jsonl", "digits_choice.jsonl"
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
 
 @app.command("measure")
-def measure_seeds(seeds: Seeds = 5, folder: Folder = RESULTS) -> None:
+def measure_seeds(seeds: Seeds = 5, folder: ResultsFolder = RESULTS) -> None:
     """Append the figures of each seed to digits.jsonl."""
     _append(folder / MEASURED, seeds, measure)
 
 
 @app.command("choose")
-def choose_settings(seeds: Seeds = 3, folder: Folder = RESULTS) -> None:
+def choose_settings(seeds: Seeds = 3, folder: ResultsFolder = RESULTS) -> None:
     """Append validation figures of every candidate to digits_choice.jsonl."""
     _append(folder / CHOICE, seeds, choose)
 
 
 @app.command()
-def show(folder: Folder = RESULTS) -> None:
+def show(folder: ResultsFolder = RESULTS) -> None:
     """Print the rows of digits.jsonl as a Markdown table, with the conclusion."""
     print(markdown(results.load(folder / MEASURED)))
 
 
 def _append(path: Path, seeds: int, study: Callable[[int, Progress], list[Row]]) -> None:
-    done = {row.seed for row in results.load(path)} if path.exists() else set()
+    done = {row.seed for row in results.load(path)}
     with using_threads(1):
         for seed in sorted(set(range(seeds)) - done):
             results.append(path, study(seed, Progress()))
@@ -63,7 +62,14 @@ def measure(seed: int, progress: Progress) -> list[Row]:
         row
         for method, datasets in result.measure().items()
         for data, figures in datasets.items()
-        for row in _rows("digits", method, data, seed, result.trained[method], figures)
+        for row in results.rows(
+            figures,
+            experiment="digits",
+            method=method,
+            data=data,
+            seed=seed,
+            seconds=result.trained[method].seconds,
+        )
     ]
 
 
@@ -107,11 +113,8 @@ def markdown(measured: Iterable[Row]) -> str:
     cells = [
         [line.question.text, line.question.name, *map(str, line.spreads.values())] for line in lines
     ]
-    written = [["", "metric", *titles], ["---"] * (2 + len(titles)), *cells]
-    answers = [f"- {line}" for line in lines]
-    return "\n".join(
-        [*(f"| {' | '.join(each)} |" for each in written), "", table.conclude(lines), "", *answers]
-    )
+    written = names.markdown(["", "metric", *titles], cells)
+    return "\n".join([written, "", table.conclude(lines), "", *(f"- {line}" for line in lines)])
 
 
 def _by_seed(measured: Iterable[Row]) -> list[table.Figures]:
@@ -146,25 +149,5 @@ def _validated(name: str, seed: int, trained: Trained, data: digits.Digits) -> l
     figures = evaluate.classification(trained.classifier.predict(images), targets)
     if loss is not None:
         figures = [Measured("training", "loss", "validation", loss), *figures]
-    return _rows("digits-choice", name, "validation", seed, trained, figures)
-
-
-def _rows(
-    experiment: str,
-    method: str,
-    data: str,
-    seed: int,
-    trained: Trained,
-    figures: Sequence[Measured],
-) -> list[Row]:
-    return [
-        results.row(
-            each,
-            experiment=experiment,
-            method=method,
-            data=data,
-            seed=seed,
-            seconds=trained.seconds,
-        )
-        for each in figures
-    ]
+    named = {"experiment": "digits-choice", "method": name, "data": "validation"}
+    return results.rows(figures, seed=seed, seconds=trained.seconds, **named)

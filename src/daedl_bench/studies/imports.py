@@ -3,12 +3,11 @@
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from daedl_bench.options import RESULTS
+from daedl_bench.options import RESULTS, ResultsFolder
 from daedl_bench.studies._machine import Limited, best_times, compared, conclude
 
 app = typer.Typer()
@@ -24,7 +23,7 @@ HELP = (
 @app.command()
 def measure(
     rounds: Annotated[int, typer.Option(min=1, help="Processes of each kind.")] = 5,
-    folder: Annotated[Path, typer.Option("--results", help="Folder of the rows.")] = RESULTS,
+    folder: ResultsFolder = RESULTS,
 ) -> None:
     """Time imports and help; append the rows to speed.jsonl."""
     scripts = dict.fromkeys((*LIBRARY, *HELP))

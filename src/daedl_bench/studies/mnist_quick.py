@@ -6,7 +6,7 @@ candidates within a fifth of the time of `mnist-paper`, the lowest mean loss is 
 
 `unknown` leaves three digits out of training and measures how well they are detected: the loss doesn't
 depend on the total concentration, by which OOD images are detected. The rule, fixed before any training:
-the highest AUROC, as mean over three triples of digits, each with its own seed, and over both scores.
+the highest mean AUROC over three triples of digits, one seed per triple, and over both scores.
 
 `rates` trains methods under `mnist-brief`. One whose validation accuracy stays below 99% is trained again at
 a quarter of the learning rate, and the rate with the lower validation loss goes into `rates` of the protocol.
@@ -174,6 +174,7 @@ def main(
     file, default = STEPS[step]
     path, space, specs = folder / file, options.workspace(data, cache, Progress()), catalogue()
     experiments = [specs.experiment(each) for each in ("mnist-ood", "mnist-shift")]
+    named = {"experiment": EXPERIMENT}
     for seed in options.seed_list(seeds or default):
         if step == "unknown":
             unknown(path, space, seed, only)
@@ -187,4 +188,6 @@ def main(
                     measure_once(path, space, trial, "daedl", validation, EXPERIMENT)
                 else:
                     ready = space.prepare(trial)
-                    append_missing(path, experiments, "daedl", ready, experiment=EXPERIMENT)
+                    for experiment in experiments:
+                        for unit in experiment.units:
+                            append_missing(path, experiment, "daedl", ready, unit, **named)

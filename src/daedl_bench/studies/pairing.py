@@ -77,10 +77,10 @@ def main(
             space.progress.starts(f"{trial.protocol.name} · {label}, seed {seed}")
             predictor = space.prepare(trial)
             rows = results.load(path)
-            append_missing(path, experiments, label, predictor, experiment=EXPERIMENT)
             if not any(row.spec == trial.key and row.task == "pairing" for row in rows):
                 for name in ood.units:
                     results.append(path, correlation(predictor, label, name))
-            mispaired = Mispaired(**vars(predictor))
-            key = mispaired_key(trial.key)
-            append_missing(path, experiments, label + MISPAIRED, mispaired, spec=key)
+            mispaired, key = Mispaired(**vars(predictor)), mispaired_key(trial.key)
+            for experiment, unit in ((each, unit) for each in experiments for unit in each.units):
+                append_missing(path, experiment, label, predictor, unit, experiment=EXPERIMENT)
+                append_missing(path, experiment, label + MISPAIRED, mispaired, unit, spec=key)

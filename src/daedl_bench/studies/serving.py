@@ -1,7 +1,7 @@
 """Load: `daedl serve` with 32 clients, with and without density.
 
-Servers run in processes of their own. With and without density take turns, so that other load on the machine
-disturbs both alike. The exit status is 1 if a figure exceeds its limit.
+Each server runs in a separate process. Load alternates between the two, so that other load on the machine
+affects both equally. The exit status is 1 if a figure exceeds its limit.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ app = typer.Typer()
 
 @contextlib.contextmanager
 def serving(model: Path, threads: int) -> Iterator[int]:
-    """The port of `daedl serve` in a process of its own."""
+    """The port of `daedl serve` in a separate process."""
     command = [sys.executable, "-m", "daedl", "serve", str(model), "--port", "0"]
     with subprocess.Popen(
         [*command, "--threads", str(threads)],

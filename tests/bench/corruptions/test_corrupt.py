@@ -9,7 +9,7 @@ from PIL import Image
 
 from daedl.data import DataWarning
 from daedl_bench import datasets
-from daedl_bench.corruptions import CIFAR10_C, FAMILIES, corrupt, weather
+from daedl_bench.corruptions import FAMILIES, corrupt, weather
 
 # Frost is drawn if the published photographs are not installed.
 pytestmark = pytest.mark.filterwarnings("ignore:the published photographs::")
@@ -88,7 +88,7 @@ def test_flat_images_issue_no_numeric_warning(family, name, severity, level):
 def check_order(images, name):
     """Higher severities are farther from `images`, except for those under `no_farther`."""
     drawn = name == "frost" and not weather._photographs()
-    no_farther = () if drawn else CIFAR10_C.corruptions[name].no_farther
+    no_farther = () if drawn else FAMILIES["cifar10-c"].corruptions[name].no_farther
     far = [distance(images, corrupt(images, name, s, "cifar10-c")) for s in range(1, 6)]
     for severity in range(2, 6):
         ratio = far[severity - 1] / far[severity - 2]
@@ -96,14 +96,14 @@ def check_order(images, name):
         assert ratio < 1.05 if severity in no_farther else ratio > 1, (severity, far)
 
 
-@pytest.mark.parametrize("name", CIFAR10_C.corruptions)
+@pytest.mark.parametrize("name", FAMILIES["cifar10-c"].corruptions)
 def test_severity_increases_the_distance_from_clean_images(pictures, name):
     # Coverage by ice varies between images, so frost needs more draws.
     times = 8 if name == "frost" else 1
     check_order(pictures["cifar10-c"].repeat(times, 1, 1, 1), name)
 
 
-@pytest.mark.parametrize("name", CIFAR10_C.corruptions)
+@pytest.mark.parametrize("name", FAMILIES["cifar10-c"].corruptions)
 def test_severity_increases_the_distance_from_cifar10(data_root, name):
     if not datasets.present("cifar10", root=data_root):
         pytest.skip("CIFAR-10 is not available")
@@ -112,7 +112,7 @@ def test_severity_increases_the_distance_from_cifar10(data_root, name):
 
 @pytest.fixture
 def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """A package imagecorruptions with flat pictures, each of its own colour, that fails on import."""
+    """A package imagecorruptions with flat pictures in distinct colours, that fails on import."""
     folder = tmp_path / "imagecorruptions" / "frost"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").write_text("raise ImportError")

@@ -3,7 +3,7 @@
 import pytest
 
 from daedl_bench import datasets
-from daedl_bench.corruptions import MNIST_C, corrupt
+from daedl_bench.corruptions import FAMILIES, corrupt
 
 COUNT = 400
 # Deterministic corruptions.
@@ -17,7 +17,7 @@ def digits(data_root):
     return datasets.load("mnist", root=data_root).images[:COUNT]
 
 
-@pytest.mark.parametrize("name", MNIST_C.corruptions)
+@pytest.mark.parametrize("name", FAMILIES["mnist-c"].corruptions)
 def test_mean_and_distance_from_clean_match_the_published_files(data_root, digits, name):
     if not datasets.present(f"mnist-c/{name}", root=data_root):
         pytest.skip("MNIST-C is not available")

@@ -1,26 +1,19 @@
-"""The page and the contact sheets."""
+"""The contact sheets."""
 
 from pathlib import Path
 
 import pytest
 
-from daedl_bench.corruptions import FAMILIES, contact_sheet, markdown
+from daedl_bench.corruptions import FAMILIES, contact_sheet
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def test_page_is_up_to_date():
-    page = (DOCS / "corruptions.md").read_text("utf-8")
-    assert page == markdown(), "write docs/corruptions.md again, as its first lines say"
-
-
-def test_page_lists_every_corruption_and_its_pictures_exist():
-    for key, kind in FAMILIES.items():
-        for name in kind.corruptions:
-            assert f"| `{name}` |" in markdown()
-        picture = f"corruptions_{key.replace('-', '_')}.png"
-        assert f"({picture})" in markdown()
-        assert (DOCS / picture).stat().st_size < 400_000
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_page_shows_every_sheet(family):
+    picture = f"corruptions_{family.replace('-', '_')}.png"
+    assert f"({picture})" in (DOCS / "corruptions.md").read_text("utf-8")
+    assert (DOCS / picture).stat().st_size < 400_000
 
 
 @pytest.mark.filterwarnings("ignore:the published photographs::")

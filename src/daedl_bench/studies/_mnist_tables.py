@@ -1,0 +1,296 @@
+"""Tables of MNIST in the documentation, from rows."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from pandas import DataFrame
+
+from daedl_bench import names, paper
+from daedl_bench.names import DASH, markdown
+from daedl_bench.studies import mnist_quick
+from daedl_bench.summary import Results, Summary
+
+QUICK, BRIEF, PAPER = "mnist-quick", "mnist-brief", "mnist-paper"
+BOTH = ("aleatoric", "epistemic")
+
+
+class Source(NamedTuple):
+    """Where the figures of a line or column come from; without `study` from the experiments."""
+
+    protocol: str
+    method: str
+    study: str = ""
+
+
+class Question(NamedTuple):
+    """A line or a column of a table; figures of several scores are shown side by side."""
+
+    title: str
+    data: str
+    task: str
+    metric: str
+    scores: tuple[str, ...] = BOTH
+
+    def ask(self, results: Results, source: Source) -> list[Summary | None]:
+        """The summary of every score."""
+        *trial, study = source
+        figures = [(*trial, self.data, self.task, score, self.metric) for score in self.scores]
+        return [results.get(*each, study=study) for each in figures]
+
+    def text(self, results: Results, source: Source) -> str:
+        """Every score; the number of seeds is shown where it is not the accuracy's."""
+        found, seeds = self.ask(results, source), _seeds(results, source)
+        cells = [each.text(count=each.n != (seeds or each.n)) if each else DASH for each in found]
+        return " / ".join(cells) if any(found) else DASH
+
+    def published(self, method: str) -> str:
+        """The paper's means."""
+        means = {
+            column.score: figure.mean
+            for table in paper.tables().values()
+            for column, figure in zip(table.columns, table.rows.get(method, ()), strict=False)
+            if figure and (column.id, column.ood) == ("mnist", self.data)
+            if (column.task, column.metric) == (self.task, self.metric)
+        }
+        cells = [f"{means[each]:.2f}" if each in means else DASH for each in self.scores]
+        return " / ".join(cells) if means else DASH
+
+
+ACCURACY = Question("accuracy", "mnist", "classification", "accuracy", ("labels",))
+BRIER = Question("Brier score (lower is better)", "mnist", "classification", "brier", ("probs",))
+ECE = Question("calibration error ECE (lower is better)", "mnist", "calibration", "ece", ("probs",))
+MISCLASSIFICATION = Question(
+    "misclassification AUPR, aleatoric", "mnist", "misclassification", "aupr", ("aleatoric",)
+)
+KMNIST = Question("KMNIST: AUPR", "kmnist", "ood", "aupr")
+FASHION = Question("Fashion-MNIST: AUPR", "fashion-mnist", "ood", "aupr")
+NOISE = Question("uniform noise: AUROC", "noise-grey", "ood", "auroc")
+MNIST_C = Question("MNIST-C: AUPR", "mnist-c", "shift", "aupr")
+DETECTION = (KMNIST, FASHION, MNIST_C)
+COMPARED = (ACCURACY, ECE, *DETECTION)
+
+
+def protocols(results: Results) -> str:
+    """DAEDL under the paper's protocol and the quick one, beside the paper's figures."""
+    questions = (
+        *(ACCURACY, BRIER, MISCLASSIFICATION, KMNIST),
+        *(KMNIST._replace(title="KMNIST: AUROC", metric="auroc"), FASHION),
+        *(FASHION._replace(title="Fashion-MNIST: AUROC", metric="auroc"), MNIST_C),
+    )
+    return _beside_the_paper(results, questions, (QUICK, "daedl-loo"))
+
+
+def summary(results: Results) -> str:
+    """DAEDL beside the paper's figures, and softmax; for the README."""
+    return _beside_the_paper(results, (ACCURACY, *DETECTION), (QUICK, "softmax"))
+
+
+def _beside_the_paper(
+    results: Results, questions: Sequence[Question], other: tuple[str, str]
+) -> str:
+    """DAEDL under both protocols and one more (protocol, method), behind the paper's figures."""
+    sources = {
+        f"{names.method(method)}, {protocol.removeprefix('mnist-')}": Source(protocol, method)
+        for protocol, method in ((PAPER, "daedl"), (QUICK, "daedl"), other)
+    }
+    return _by_question(results, questions, _with_seeds(results, sources), published=True)
+
+
+def ablation(results: Results) -> str:
+    """The parts of DAEDL, and softmax, under the quick protocol."""
+    labels = ("softmax", "edl", "exp", "exp+de", "exp+sn", "daedl")
+    return _by_question(
+        results, COMPARED, {names.method(each): Source(QUICK, each) for each in labels}
+    )
+
+
+def every_method(results: Results) -> str:
+    """Figures and costs of each method under the brief protocol."""
+    cost = Question("", "cost", "cost", "relative", ("step", "prediction"))
+    lines = [
+        [
+            names.method(label),
+            str(seeds),
+            *(each.text(results, Source(BRIEF, label)) for each in COMPARED),
+            *(
+                each.text(scale=1) if each else DASH
+                for each in cost.ask(results, Source(BRIEF, label))
+            ),
+        ]
+        for label in results.catalogue.experiment("mnist-ood").methods
+        if (seeds := _seeds(results, Source(BRIEF, label)))
+    ]
+    heads = "seeds,accuracy,ECE,KMNIST,Fashion-MNIST,MNIST-C,step,prediction"
+    return markdown(["", *heads.split(",")], lines)
+
+
+def wrapped(results: Results) -> str:
+    """What the density adds to a softmax network that is trained already."""
+    titles = {
+        "softmax": "softmax, as it is",
+        "retrofit": "networks like these with the density, `retrofit`",
+        "daedl": "DAEDL",
+    }
+    lines = [
+        [
+            f"{title} ({names.seeds(_seeds(results, Source(BRIEF, label)))})",
+            *(each.text(results, Source(BRIEF, label)) for each in COMPARED),
+        ]
+        for label, title in titles.items()
+    ]
+    heads = "accuracy,calibration error,KMNIST,Fashion-MNIST,MNIST-C"
+    return markdown(["", *heads.split(",")], lines)
+
+
+def prevalence(results: Results) -> str:
+    """AUPR with one in-distribution image in two and in eight, beside figures printed for the latter."""
+    lines = []
+    for label in ("postnet", "kl-pn", "dropout", "rkl-pn"):
+        source, cells = Source(BRIEF, label), []
+        study = source._replace(study="prevalence")
+        for each in (KMNIST, FASHION):
+            rare = each._replace(metric="aupr, one in eight")
+            cells += [each.text(results, source), rare.text(results, study), each.published(label)]
+        seeds, count = _seeds(results, source), max(s.n for s in rare.ask(results, study) if s)
+        part = "" if count == seeds else f", {count} of them at 1 to 7"
+        lines.append([f"{names.method(label)} ({names.seeds(seeds)}{part})", *cells])
+    first, *others = "ours, 1 to 1", "ours, 1 to 7", "printed"
+    heads = [f"KMNIST: {first}", *others, f"Fashion-MNIST: {first}", *others]
+    return markdown(["", *heads], lines)
+
+
+def quick_and_paper(results: Results) -> str:
+    """DAEDL under all protocols, and under candidates with lower rates than `quick`."""
+    recipe = results.catalogue.protocols[QUICK].training
+    lower = {rate: mnist_quick.name({**recipe, "learning_rate": rate}) for rate in (2e-3, 1e-3)}
+    sources = {
+        "brief": Source(BRIEF, "daedl"),
+        **{
+            f"up to {rate:g}": Source(name, "daedl", mnist_quick.EXPERIMENT)
+            for rate, name in lower.items()
+        },
+        "quick": Source(QUICK, "daedl"),
+        "paper": Source(PAPER, "daedl"),
+    }
+    auroc = MNIST_C._replace(title="MNIST-C: AUROC", metric="auroc")
+    questions = (ACCURACY, KMNIST, FASHION, NOISE, MNIST_C, auroc)
+    return _by_question(results, questions, _with_seeds(results, sources))
+
+
+def candidates(results: Results) -> str:
+    """The candidates for `quick` by figures of validation images, the lowest loss first."""
+    table = _validation(results, mnist_quick.ONE_CYCLE).sort_values("validation", kind="stable")
+    lines = [([_recipe(key[0], results)], key) for key in table.index]
+    return _validated(lines, ["candidate"], table)
+
+
+def rates(results: Results) -> str:
+    """Learning rates that were tried under `brief`, by figures of validation images."""
+    table = _validation(results, "brief, rate")
+    lines = [
+        ([names.method(label), f"{rate:g}"], key)
+        for label in results.catalogue.methods
+        for rate in mnist_quick.RATES
+        if (key := (f"brief, rate {rate:g}", label)) in table.index
+    ]
+    return _validated(lines, ["", "rate"], table)
+
+
+def unknown_digits(results: Results) -> str:
+    """AUROC of candidates for `quick` against digits left out of training, the highest mean first."""
+    rows = results.every_row
+    rows = rows[rows["data"].str.startswith("digits ") & (rows["metric"] == "auroc")]
+    rows = rows[rows["score"].isin(BOTH)]
+    # Datasets that every candidate was measured on.
+    table = 100 * rows.pivot_table("value", "protocol", ["data", "score"]).dropna(axis="columns")
+    values, means = table.to_dict(), table.mean(axis="columns").sort_values(ascending=False)
+    sets = [str(each) for each in table.columns.unique("data")]
+    lines = [
+        [
+            _recipe(name, results),
+            *(" / ".join(f"{float(values[each, s][name]):.2f}" for s in BOTH) for each in sets),
+            f"{mean:.2f}",
+        ]
+        for name, mean in zip(map(str, means.index), means, strict=True)
+    ]
+    return markdown(["candidate", *sets, "mean"], lines)
+
+
+def _by_question(
+    results: Results,
+    questions: Iterable[Question],
+    sources: Mapping[str, Source],
+    published: bool = False,
+) -> str:
+    """One line per question, one column per source; with `published` the paper's DAEDL comes first."""
+    lines = [
+        [
+            each.title,
+            *([each.published("daedl")] if published else []),
+            *(each.text(results, source) for source in sources.values()),
+        ]
+        for each in questions
+    ]
+    return markdown(["", *(["published"] if published else []), *sources], lines)
+
+
+def _with_seeds(results: Results, sources: Mapping[str, Source]) -> dict[str, Source]:
+    """The number of seeds appended to every heading."""
+    return {
+        f"{head}, {names.seeds(_seeds(results, source))}": source
+        for head, source in sources.items()
+    }
+
+
+def _seeds(results: Results, source: Source) -> int:
+    """Number of seeds of the accuracy."""
+    (accuracy,) = ACCURACY.ask(results, source)
+    return accuracy.n if accuracy else 0
+
+
+def _validation(results: Results, protocol: str) -> DataFrame:
+    """Means of figures of validation images under protocols that begin with `protocol`, and seeds."""
+    rows = results.every_row
+    rows = rows[(rows["data"] == "validation") & rows["protocol"].str.startswith(protocol)]
+    table = rows.pivot_table("value", ["protocol", "method"], "metric")
+    return table.assign(seeds=rows.groupby(["protocol", "method"])["seed"].nunique())
+
+
+def _validated(
+    lines: Iterable[tuple[list[str], tuple[str, str]]], heads: Sequence[str], table: DataFrame
+) -> str:
+    """One line per pair of its first cells and its key in `table`, without metrics that it lacks."""
+    forms = {
+        "validation": ("validation loss", "{:.5f}"),
+        "accuracy": ("accuracy", "{:.2%}"),
+        "brier": ("Brier", "{:.4f}"),
+        "nll": ("NLL", "{:.4f}"),
+        "seconds": ("seconds", "{:.0f}"),
+        "seeds": ("seeds", "{:.0f}"),
+    }
+    shown = {
+        head: table[name].map(form.format, na_action="ignore").fillna(DASH)
+        for name, (head, form) in forms.items()
+        if name in table
+    }
+    cells = [[*line, *(column[key] for column in shown.values())] for line, key in lines]
+    return markdown([*heads, *shown], cells)
+
+
+def _recipe(name: str, results: Results) -> str:
+    """The name of a candidate, after the name of the protocol that it became."""
+    training = {each: results.catalogue.protocols[each].training for each in (QUICK, BRIEF)}
+    became = (each for each, settings in training.items() if mnist_quick.name(settings) == name)
+    return next((f"`{each.removeprefix('mnist-')}`: " for each in became), "") + name
+
+
+TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
+    {
+        each.__name__.replace("_", "-"): each
+        for each in (
+            *(summary, protocols, ablation, every_method, wrapped, prevalence),
+            *(quick_and_paper, candidates, unknown_digits, rates),
+        )
+    }
+)
