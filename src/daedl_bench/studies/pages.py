@@ -19,6 +19,7 @@ from daedl_bench.names import DASH, markdown
 from daedl_bench.options import RESULTS, ResultsFolder
 from daedl_bench.spec import catalogue
 from daedl_bench.studies import mnist_quick
+from daedl_bench.studies.panel.verdict import panel, panel_goals
 from daedl_bench.summary import Results, Summary
 
 # Pages with tables, from the root of the repository.
@@ -245,7 +246,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
         each.__name__.replace("_", "-"): each
         for each in (
             *(summary, protocols, ablation, every_method, wrapped, prevalence),
-            *(quick_and_paper, candidates, unknown_digits, rates),
+            *(quick_and_paper, candidates, unknown_digits, rates, panel, panel_goals),
         )
     }
 )
