@@ -20,7 +20,7 @@ from daedl.names import look_up
 from daedl_bench import options, results
 from daedl_bench.results import Row
 from daedl_bench.spec import digest
-from daedl_bench.studies.panel.measure import METHODS, measure
+from daedl_bench.studies.panel.measure import METHODS, measure_case
 from daedl_bench.studies.panel.verdict import CASES, EXPERIMENT
 
 FILE = "panel.jsonl"
@@ -39,7 +39,7 @@ def run(path: Path, case: str, names: Sequence[str], seed: int, data: Path | Non
     import_module("lightning_fabric")  # takes seconds, which would count as the first training
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DensityWarning)  # the figures show it
-        for method, figures in measure(CASES[case], seed, wanted, data):
+        for method, figures in measure_case(CASES[case], seed, wanted, data):
             rows: list[Row] = [
                 results.row(
                     measured,

@@ -28,7 +28,7 @@ Collected = tuple[Outputs, Tensor]
 Figures = list[tuple[str, Measured]]
 
 
-def measure(
+def measure_case(
     case: Case, seed: int, wanted: Sequence[str], data: Path | None
 ) -> Iterator[tuple[str, Figures]]:
     """The figures of the `wanted` methods, each as soon as they are known."""
