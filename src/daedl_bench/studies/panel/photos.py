@@ -5,7 +5,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from daedl_bench.studies.panel.case import Case, Sets, Train, Trained
 TRAIN, HELD_OUT, TEST = 600, 200, 150
 UNKNOWN = 300  # images per OOD set (chosen, so that a pass through a backbone takes seconds)
 BACKBONE = "efficientnet-lite0"
+FOUR = ("airplane", "automobile", "cat", "ship")  # as in the README
 NEAR, FAR = ("near",), ("noise", "flat", "inverted", "coloured-digits")
 
 
@@ -84,10 +85,10 @@ def _train(data: Path, out: Path, *arguments: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def photos(classes: int, backbone: bool, seed: int, data: Path | None) -> Train:
-    """Photos of the first `classes` classes of CIFAR-10, written once below the data root."""
+def photos(classes: Sequence[str], backbone: bool, seed: int, data: Path | None) -> Train:
+    """Photos of these classes of CIFAR-10, or of all if none are named, written once below the data root."""
     root = datasets.data_root(data)
-    folder = root / "cache" / f"panel-photos-{classes}"
+    folder = root / "cache" / "-".join(("panel-photos", *classes))
     if not folder.exists():
         # A folder is complete or absent: it is renamed at the end.
         partial_folder = folder.with_name(f"{folder.name}.{os.getpid()}")
@@ -97,18 +98,20 @@ def photos(classes: int, backbone: bool, seed: int, data: Path | None) -> Train:
     return Photos(folder, seed, backbone).train
 
 
-def write_photos(folder: Path, classes: int, root: Path) -> None:
+def write_photos(folder: Path, classes: Sequence[str], root: Path) -> None:
     """Write all sets; the near OOD set is the other classes of CIFAR-10, or CIFAR-100 if there are none."""
     train, test = (
         datasets.load("cifar10", each, root, download=False) for each in ("train", "test")
     )
     names = test.class_names or ()
-    for number, name in enumerate(names[:classes]):
-        images = train.images[train.labels == number]
+    numbers = torch.tensor([names.index(name) for name in classes or names])
+    for number in numbers.tolist():
+        name, images = names[number], train.images[train.labels == number]
         _write(folder / "train" / name, images[:TRAIN])
         _write(folder / "held_out" / name, images[TRAIN : TRAIN + HELD_OUT])
         _write(folder / "test" / name, test.images[test.labels == number][:TEST])
-    known, others = test.labels < classes, test.images[test.labels >= classes]
+    known = torch.isin(test.labels, numbers)
+    others = test.images[~known]
     if not len(others):
         others = datasets.load("cifar100", "test", root, download=False).images
     _write(folder / "near", others[:UNKNOWN])
@@ -171,9 +174,9 @@ def unlabelled(name: str, images: Tensor) -> ImageSet:
 
 
 CASES: Mapping[str, Case] = {
-    "photos-4-backbone": Case("photos, 4 classes, backbone", partial(photos, 4, True)),
-    "photos-10-backbone": Case("photos, 10 classes, backbone", partial(photos, 10, True)),
-    "photos-4": Case("photos, 4 classes, from scratch", partial(photos, 4, False)),
-    "photos-10": Case("photos, 10 classes, from scratch", partial(photos, 10, False)),
+    "photos-4-backbone": Case("photos, 4 classes, backbone", partial(photos, FOUR, True)),
+    "photos-10-backbone": Case("photos, 10 classes, backbone", partial(photos, (), True)),
+    "photos-4": Case("photos, 4 classes, from scratch", partial(photos, FOUR, False)),
+    "photos-10": Case("photos, 10 classes, from scratch", partial(photos, (), False)),
     "mnist": Case("MNIST, `brief`", mnist),
 }
