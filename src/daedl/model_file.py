@@ -52,7 +52,9 @@ class Parts:
     fitted: nn.Module | None = None
     thresholds: Thresholds | None = None
     revisions: tuple[Revision, ...] = ()
-    trained_on: Mapping[str, Any] | None = None  # JSON-able record of the training, for `daedl info`
+    trained_on: Mapping[str, Any] | None = (
+        None  # JSON-able record of the training, for `daedl info`
+    )
 
     def __post_init__(self) -> None:
         if self.class_names is not None:

@@ -18,6 +18,7 @@ from daedl_bench.corruptions.page import table as corruptions
 from daedl_bench.options import RESULTS, ResultsFolder
 from daedl_bench.spec import catalogue
 from daedl_bench.studies import _mnist_tables
+from daedl_bench.studies.panel import verdict
 from daedl_bench.summary import Results
 
 # Pages with tables, from the root of the repository.
@@ -45,6 +46,8 @@ TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
         **{name: _without_rows(corruptions, family) for name, family in FAMILIES.items()},
         "methods": _without_rows(methods_page.table),
         "method-sections": _without_rows(methods_page.sections),
+        "panel": verdict.panel,
+        "panel-goals": verdict.panel_goals,
     }
 )
 app = typer.Typer()

@@ -1,0 +1,87 @@
+"""The panel: DAEDL without settings beside softmax and scores of the softmax network, on many kinds of data.
+
+Rows are appended to panel.jsonl as they are measured; rows that exist are not measured again. A row is
+identified by case, method, the method's default settings and seed. Settings of `DAEDLClassifier` and of
+`daedl train` are no part of it: after they change, delete the rows.
+"""
+
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from daedl import methods
+from daedl.density import DensityWarning
+from daedl.names import look_up
+from daedl_bench import options, results
+from daedl_bench.results import Row
+from daedl_bench.spec import digest
+from daedl_bench.studies.panel.measure import METHODS, measure_case
+from daedl_bench.studies.panel.verdict import CASES, EXPERIMENT
+
+FILE = "panel.jsonl"
+app = typer.Typer()
+
+
+def key(case: str, method: str, seed: int) -> str:
+    """Identifies the rows of a case, a method and a seed."""
+    return digest([case, method, methods.build(method).arguments(), seed])
+
+
+def run(path: Path, case: str, names: Sequence[str], seed: int, data: Path | None) -> None:
+    """Append the rows of the methods `names` that the file `path` lacks."""
+    done = {row.spec for row in results.load(path)}
+    wanted = [method for method in names if key(case, method, seed) not in done]
+    import_module("lightning_fabric")  # takes seconds, which would count as the first training
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DensityWarning)  # the figures show it
+        for method, figures in measure_case(CASES[case], seed, wanted, data):
+            rows: list[Row] = [
+                results.row(
+                    measured,
+                    experiment=EXPERIMENT,
+                    method=method,
+                    data=name,
+                    seed=seed,
+                    spec=key(case, method, seed),
+                    protocol=case,
+                )
+                for name, measured in figures
+            ]
+            results.append(path, rows)
+            typer.echo(f"{case}, seed {seed}, {method}")
+
+
+@app.command(help=__doc__)
+def main(
+    data: options.DataRoot = None,
+    folder: options.ResultsFolder = options.RESULTS,
+    only: Annotated[
+        str, typer.Option(help=f"Cases, separated by commas, of {', '.join(CASES)}.")
+    ] = "",
+    seeds: options.Seeds = "0-2",
+    labels: Annotated[
+        str, typer.Option("--methods", help="Methods, separated by commas.")
+    ] = ",".join(METHODS),
+    show: Annotated[
+        bool, typer.Option("--show", help="Only write the tables of the documentation.")
+    ] = False,
+) -> None:
+    if show:
+        from daedl_bench.studies import pages  # noqa: PLC0415 (it imports the tables of the panel)
+
+        pages.main(folder)
+        return
+    torch.set_num_threads(1)
+    chosen = options.names(only) or list(CASES)
+    for case in chosen:
+        look_up(CASES, case, "case of the panel")
+    for label in options.names(labels):
+        look_up(dict.fromkeys(METHODS), label, "method of the panel")
+    for case in chosen:
+        for seed in options.seed_list(seeds):
+            run(folder / FILE, case, options.names(labels), seed, data)

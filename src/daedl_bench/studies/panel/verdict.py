@@ -1,0 +1,153 @@
+"""Tables of the panel: the figures of every method, and which goals DAEDL reaches."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pandas import DataFrame, Series, isna
+
+from daedl_bench import names
+from daedl_bench.names import DASH, markdown
+from daedl_bench.results import FIGURE
+from daedl_bench.studies.panel import photos, tables
+from daedl_bench.studies.panel.case import Case
+from daedl_bench.studies.panel.measure import METHODS
+from daedl_bench.summary import Results
+
+EXPERIMENT = "panel"
+CASES: Mapping[str, Case] = {**tables.CASES, **photos.CASES}
+Figures = Mapping[str, float]
+OURS, REFERENCE, CALIBRATED = "daedl", "softmax", "temperature"
+
+
+class Column(NamedTuple):
+    """A column of the table: `combine` joins the figures of several OOD sets."""
+
+    title: str
+    task: str
+    metric: str
+    scale: float = 100
+    combine: str = "mean"
+    digits: int = 1
+
+
+class Goal(NamedTuple):
+    """Whether a goal is met, with the figure and what it is compared with."""
+
+    met: bool
+    text: str
+
+
+COLUMNS = {
+    "accuracy": Column("accuracy", "classification", "accuracy"),
+    "ece": Column("ECE", "calibration", "ece"),
+    "brier": Column("Brier", "classification", "brier"),
+    "nll": Column("NLL", "classification", "nll", 1, digits=3),
+    "near": Column("near AUROC", "near", "auroc"),
+    "far": Column("far AUROC, lowest", "far", "auroc", combine="min"),
+    "known accepted": Column("known accepted", "known", "accepted"),
+    "near accepted": Column("near accepted", "near", "accepted"),
+    "far accepted": Column("far accepted, most", "far", "accepted", combine="max"),
+    "training": Column("training, s", "cost", "seconds", 1),
+}
+
+
+def panel(results: Results) -> str:
+    """Figures, one line per case and method."""
+    lines = [
+        [
+            CASES[case].title,
+            names.method(method),
+            *(_shown(found[n], c) for n, c in COLUMNS.items()),
+        ]
+        for case, methods in means(results.every_row).items()
+        for method, found in methods.items()
+    ]
+    return markdown(["", "", *(each.title for each in COLUMNS.values())], lines, left=2)
+
+
+def panel_goals(results: Results) -> str:
+    """One line per case with rows of all methods: whether DAEDL meets each goal, and its figure."""
+    rows = results.every_row
+    judged = {
+        case: judge(methods, aurocs(rows, case))
+        for case, methods in means(rows).items()
+        if len(methods) == len(METHODS)
+    }
+    lines = [
+        [CASES[case].title, *(f"{'yes' if g.met else '**no**'}: {g.text}" for g in goals.values())]
+        for case, goals in judged.items()
+    ]
+    return markdown(["", *next(iter(judged.values()), {})], lines)
+
+
+def means(rows: DataFrame) -> dict[str, dict[str, Figures]]:
+    """Means over seeds by case and method, in the order of CASES and METHODS."""
+    keys, found = ["protocol", "method"], {}
+    # A refused calibration, which is NaN, must not be averaged away.
+    values = _latest(rows).groupby(list(FIGURE))["value"].agg(_mean).reset_index()
+    for name, column in COLUMNS.items():
+        chosen = values[(values["task"] == column.task) & (values["metric"] == column.metric)]
+        found[name] = chosen.groupby(keys)["value"].agg(column.combine)
+    by_key: Any = DataFrame(found).to_dict("index")
+    return {
+        case: methods
+        for case in CASES
+        if (methods := {m: by_key[case, m] for m in METHODS if (case, m) in by_key})
+    }
+
+
+def aurocs(rows: DataFrame, case: str) -> dict[str, Figures]:
+    """Means over seeds by OOD set and method."""
+    rows = _latest(rows)
+    chosen = rows[(rows["protocol"] == case) & (rows["metric"] == "auroc")]
+    found: Any = chosen.pivot_table("value", "data", "method").to_dict("index")
+    return dict(found)
+
+
+def judge(methods: Mapping[str, Figures], auroc: Mapping[str, Figures]) -> dict[str, Goal]:
+    """The goals by title, given figures by method, and AUROC by OOD set and method."""
+    ours, reference = methods[OURS], methods[REFERENCE]
+    limit = max(0.03, methods[CALIBRATED]["ece"])
+    gaps = {
+        data: found[OURS] - max(each for name, each in found.items() if name != OURS)
+        for data, found in auroc.items()
+    }
+    worst = min(gaps, key=lambda data: gaps[data])
+    times = ours["training"] / reference["training"]
+    return {
+        "accuracy, at most 0.3 below softmax": Goal(
+            ours["accuracy"] >= reference["accuracy"] - 0.003,
+            f"{100 * ours['accuracy']:.1f}, softmax {100 * reference['accuracy']:.1f}",
+        ),
+        "ECE, at most 3 or with temperature": Goal(
+            ours["ece"] <= limit, f"{100 * ours['ece']:.1f}, limit {100 * limit:.1f}"
+        ),
+        "AUROC, at most 0.5 below the best other": Goal(
+            gaps[worst] >= -0.005, f"{100 * gaps[worst]:+.1f} on {worst}"
+        ),
+        "far accepted, at most 5%": Goal(
+            ours["far accepted"] <= 0.05, _share(ours["far accepted"])
+        ),
+        "known accepted, 93 to 97%": Goal(
+            0.93 <= ours["known accepted"] <= 0.97, _share(ours["known accepted"])
+        ),
+        "training, at most 1.5 times softmax": Goal(times <= 1.5, f"{times:.1f}"),
+    }
+
+
+def _latest(rows: DataFrame) -> DataFrame:
+    """The rows of the panel; of rows for the same figure the last."""
+    rows = rows[(rows["experiment"] == EXPERIMENT) & (rows["score"] != "fit")]
+    return rows.drop_duplicates([*FIGURE, "seed"], keep="last")
+
+
+def _mean(values: "Series[float]") -> float:
+    return float(values.mean(skipna=False))
+
+
+def _shown(value: float, column: Column) -> str:
+    return DASH if isna(value) else f"{column.scale * value:.{column.digits}f}"
+
+
+def _share(value: float) -> str:
+    return "no threshold" if isna(value) else f"{value:.1%}"

@@ -1,0 +1,158 @@
+"""The panel: its data, its figures and its verdict."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from made import row
+
+from daedl.prediction import Prediction
+from daedl_bench import results
+from daedl_bench.studies.panel import photos, run, tables, verdict
+from daedl_bench.studies.panel.measure import METHODS, acceptance
+
+SEED = 0
+
+
+@pytest.mark.slow
+def test_a_case_is_measured_once_for_every_method(tmp_path):
+    path = tmp_path / "panel.jsonl"
+    run(path, "wine", ["softmax", "energy"], SEED, None)
+    run(path, "wine", METHODS, SEED, None)
+    rows = results.load(path)
+    run(path, "wine", METHODS, SEED, None)
+    assert results.load(path) == rows
+    found = verdict.means(results.frame(rows))["wine"]
+    assert list(found) == list(METHODS)
+    for figures in found.values():
+        assert set(figures) == set(verdict.COLUMNS)
+        assert all(math.isfinite(each) for each in figures.values())
+    # The methods share one network, whose labels they don't change.
+    assert found["softmax"]["accuracy"] == found["energy"]["accuracy"] == found["knn"]["accuracy"]
+    assert found["softmax"]["near"] != found["energy"]["near"] != found["knn"]["near"]
+
+
+@pytest.mark.parametrize(
+    "build", [tables.two_moons, tables.digits, tables.wine, tables.breast_cancer]
+)
+def test_parts_of_a_table_are_disjoint_and_have_all_classes(build):
+    table = build(SEED)
+    parts = (table.train, table.calibration, table.test)
+    samples = {tuple(each) for part in parts for each in part.inputs.tolist()}
+    assert len(samples) == sum(len(np.unique(part.inputs, axis=0)) for part in parts)
+    assert len({len(np.unique(part.targets)) for part in parts}) == 1
+    for near in table.near.values():
+        assert near.shape[1:] == table.test.inputs.shape[1:]
+        assert samples.isdisjoint(map(tuple, near.tolist()))
+
+
+def test_classes_left_out_are_the_near_samples():
+    inputs, targets = np.arange(400.0).reshape(200, 2), np.repeat(np.arange(4), 50)
+    table = tables.without_classes(inputs, targets, 3, SEED)
+    np.testing.assert_array_equal(table.near["classes left out"], inputs[150:])
+    assert table.train.targets.max() == 2
+
+
+def test_far_samples_are_outside_of_the_data():
+    known = np.random.default_rng(SEED).uniform(-1, 1, (500, 2))
+    far = tables.far_samples(known, known + 0.5, SEED)
+    uniform = far["uniform in a box 3 times as wide"]
+    assert (np.abs(uniform) > np.abs(known).max(0)).any(1).all()
+    assert 2.9 < np.abs(uniform).max() < 3
+    distance = far["10 times as far"] - known.mean(0)
+    np.testing.assert_allclose(distance, 10 * (known + 0.5 - known.mean(0)))
+
+
+def test_far_images():
+    test = torch.randint(256, (photos.UNKNOWN, 3, 8, 8)).byte()
+    far = photos.far_images(test)
+    assert {(each.shape, each.dtype) for each in far.values()} == {(test.shape, torch.uint8)}
+    assert (far["flat"].flatten(2).amax(-1) == far["flat"].flatten(2).amin(-1)).all()
+    assert len(far["flat"][:, :, 0, 0].unique(dim=0)) > photos.UNKNOWN / 2
+    assert (far["inverted"].int() + test.int() == 255).all()
+
+
+def test_coloured_digits_have_the_strokes_of_the_digits():
+    strokes = torch.zeros(photos.UNKNOWN, 1, 8, 8).byte()
+    strokes[:, :, 3:5] = 255
+    images = photos.coloured(strokes)
+    assert images.shape == (photos.UNKNOWN, 3, 8, 8)
+    ink, paper = images[:, :, 3:5].flatten(2), images[:, :, 5:].flatten(2)
+    assert (ink == ink[:, :, :1]).all()
+    assert (paper == paper[:, :, :1]).all()
+    assert (ink[:, :, 0] != paper[:, :, 0]).float().mean() > 0.9
+
+
+def predictions(confidence):
+    """Binary predictions of class 0 with these probabilities."""
+    return Prediction.from_probs(torch.stack([confidence, 1 - confidence], 1))
+
+
+def test_acceptance_is_the_share_within_thresholds():
+    held_out = predictions(torch.linspace(0.6, 1, 1000))
+    accepted = acceptance(held_out, torch.zeros(1000).long())
+    assert accepted(held_out) == pytest.approx(0.95, abs=0.002)
+    assert accepted(predictions(torch.full((10,), 0.55))) == 0
+
+
+def test_acceptance_is_undefined_if_no_threshold_can_be_chosen():
+    tied = predictions(torch.cat([torch.full((900,), 0.5), torch.linspace(0.6, 1, 100)]))
+    assert math.isnan(acceptance(tied, torch.zeros(1000).long())(tied))
+
+
+def panel_row(metric, value, task="classification", data="test", **fields):
+    named = {"method": "daedl", "experiment": "panel", "protocol": "wine", "score": "all", **fields}
+    return row(data=data, task=task, metric=metric, value=value, **named)
+
+
+def test_means_over_seeds_use_the_last_row_and_the_worst_far_set():
+    measured = [
+        panel_row("accuracy", 0.1),
+        panel_row("accuracy", 0.8),
+        panel_row("accuracy", 0.9, seed=1),
+        panel_row("auroc", 0.7, "far", "noise"),
+        panel_row("auroc", 0.6, "far", "flat"),
+        panel_row("accepted", 0.2, "far", "noise"),
+        panel_row("accepted", 0.1, "far", "flat"),
+        panel_row("accepted", 0.95, "known"),
+        panel_row("accepted", None, "known", seed=1),
+    ]
+    found = verdict.means(results.frame(measured))["wine"]["daedl"]
+    assert found["accuracy"] == pytest.approx(0.85)
+    assert (found["far"], found["far accepted"]) == (0.6, 0.2)
+    assert math.isnan(found["known accepted"])
+
+
+FIGURES = {
+    "accuracy": 0.95,
+    "ece": 0.02,
+    "far accepted": 0.0,
+    "known accepted": 0.95,
+    "training": 10.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "auroc", "missed"),
+    [
+        ({}, 0.896, []),
+        ({"accuracy": 0.946}, 0.9, ["accuracy"]),
+        ({"ece": 0.041}, 0.9, ["ECE"]),
+        ({"ece": 0.039}, 0.9, []),  # temperature has 0.04
+        ({}, 0.894, ["AUROC"]),
+        ({"far accepted": 0.06}, 0.9, ["far"]),
+        ({"known accepted": 0.98}, 0.9, ["known"]),
+        ({"known accepted": math.nan, "far accepted": math.nan}, 0.9, ["far", "known"]),
+        ({"training": 16.0}, 0.9, ["training"]),
+    ],
+)
+def test_verdict(changed, auroc, missed):
+    others = dict.fromkeys(METHODS, FIGURES)
+    methods = {**others, "temperature": {**FIGURES, "ece": 0.04}, "daedl": {**FIGURES, **changed}}
+    sets = {
+        "noise": {"daedl": 0.99, "knn": 0.5},
+        "flat": {"daedl": auroc, "knn": 0.9, "energy": 0.8},
+    }
+    goals = verdict.judge(methods, sets)
+    assert [title.split()[0].strip(",") for title, goal in goals.items() if not goal.met] == missed
