@@ -4,11 +4,10 @@ import copy
 import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -22,7 +21,7 @@ from daedl.data.loaders import Data, as_batches, as_input, as_inputs
 from daedl.density import DensityEffect, DensityScorer, density_effect
 from daedl.distributed import sum_across
 from daedl.methods import Method
-from daedl.names import look_up, strip_prefix
+from daedl.names import strip_prefix
 from daedl.networks import Backbone, FeatureModule, Network
 from daedl.outputs import Outputs, collect, evaluating
 from daedl.prediction import Prediction
@@ -36,19 +35,6 @@ from daedl.selective import (
 from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, spectral_normalize
 
 DEFAULT_TARGET = MaxRejectionRate()
-# Defaults of methods on pretrained backbones. Spectral normalisation would only limit the logits, as the
-# features are fixed; a few images per class don't determine a covariance of 1,280 features each; their
-# in-sample densities exceed those of new images (docs/architecture.md). The norm of a feature says little
-# about its distance, and the range leaves known images half of their evidence (docs/when_density_fails.md).
-BACKBONE_SETTINGS: Mapping[str, Any] = MappingProxyType(
-    {
-        "spectral": None,
-        "covariance": "tied",
-        "leave_one_out": True,
-        "normalizer": "half-quantile",
-        "normalize_features": True,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -97,7 +83,7 @@ class Classifier(nn.Module):
                 f"network is a {type(network).__name__}; expected a network of daedl.networks: pass your own "
                 "module to daedl.Classifier.from_module(module, features=..., input_shape=...)"
             )
-        self.method = _build_method(method, method_arguments)
+        self.method = _build_method(method, method_arguments).resolved(network)
         self.network = self.method.prepare(network)
         self.fitted = None
         self.thresholds: Thresholds | None = None
@@ -170,14 +156,11 @@ class Classifier(nn.Module):
             num_classes: C; by default the number of `class_names`.
             image_size: height and width of inputs; by default chosen for the backbone.
             hidden: widths of dense layers between features and logits; by default none.
-            method, method_arguments: as for `Classifier`, with the defaults `BACKBONE_SETTINGS`; a built
-                method is used as it is.
+            method, method_arguments: as for `Classifier`.
         """
         if num_classes is None and class_names is None:
             raise ValueError("neither num_classes nor class_names was given; expected one of them")
         number = len(class_names or ()) if num_classes is None else num_classes
-        if isinstance(method, str):
-            method_arguments = {**backbone_settings(method), **method_arguments}
         pretrained = (
             backbone
             if isinstance(backbone, Pretrained)
@@ -294,15 +277,26 @@ class Classifier(nn.Module):
         """Returns features and logits (N, ...) and targets (N,) of labelled `data`."""
         return collect(self.network, self.batches(data), self.prepare, self.method.forward, name)
 
-    def fit_post_hoc(self, data: Data) -> "Classifier":
+    def fit_post_hoc(self, data: Data, held_out: Data | None = None) -> "Classifier":
         """Fits the density, temperature or neighbours of the method in one pass over `data`.
 
         Pass the training data without augmentation, or held-out data if the method's `fit_split` is
         "validation", as for temperature scaling. Does nothing if the method needs no fit.
+
+        Arguments:
+            held_out: labelled data that were not used for training; DAEDL calibrates its probabilities on
+                them.
         """
         if self.method.needs_fit:
             self.fit_outputs(*self.collect(data, f"{self.method.fit_split} data"))
+        if held_out is not None and self.method.needs_held_out:
+            self.fit_outputs_held_out(*self.collect(held_out, "held-out data"))
         return self
+
+    def fit_outputs_held_out(self, outputs: Outputs, targets: Tensor) -> None:
+        """Fits the rest of the method's state to `outputs` and `targets` of held-out data."""
+        if self.fitted is not None:
+            self.fitted = self.method.fit_held_out(self.fitted, self._on_device(outputs), targets)
 
     def reset(self) -> None:
         """Discards post-hoc fits and thresholds, which new weights invalidate."""
@@ -453,12 +447,6 @@ class Classifier(nn.Module):
         state = self.network.state_dict()
         more = {name: getattr(self, name) for name in ("fitted", "thresholds", "revisions")}
         return _unpickle, (*parts, state, more, self.training)
-
-
-def backbone_settings(method: str) -> dict[str, Any]:
-    """Returns the default settings of this method on a pretrained backbone."""
-    known = look_up(methods.METHODS, method, "method").defaults()
-    return {name: value for name, value in BACKBONE_SETTINGS.items() if name in known}
 
 
 def _build_method(method: str | Method, arguments: dict[str, Any]) -> Method:

@@ -1,6 +1,5 @@
 """Options of `daedl train --backbone`: a head on features of a pretrained network."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,7 +12,7 @@ from daedl import backbones
 from daedl.backbones import Pretrained
 from daedl.backbones.efficientnet_lite0 import NAME as LITE0
 from daedl.backbones.efficientnet_lite0 import PACKAGE
-from daedl.classifier import Classifier, backbone_settings
+from daedl.classifier import Classifier
 from daedl.cli.common import report_warnings
 from daedl.data import ImageSet, augmentation
 from daedl.training import History, fit, fit_frozen
@@ -41,12 +40,6 @@ CacheFolder = Annotated[
         help="Folder for features of the backbone, or none; by default the user's cache folder.",
     ),
 ]
-
-
-def method_settings(method: str, given: Sequence[str]) -> list[str]:
-    """Settings of the form NAME=VALUE: defaults on a backbone, then those `given`, which prevail."""
-    defaults = backbone_settings(method).items()
-    return [*(f"{name}={json.dumps(value)}" for name, value in defaults), *given]
 
 
 def load(backbone: str, network: str, size: int | None, grey: bool | None) -> Pretrained:

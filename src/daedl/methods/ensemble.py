@@ -83,6 +83,11 @@ class Ensemble(Method):
         return self.member.needs_fit
 
     @property
+    def needs_held_out(self) -> bool:
+        """Whether held-out data complete the members' state."""
+        return self.member.needs_held_out
+
+    @property
     def needs_class_counts(self) -> bool:
         """Whether the member method uses the number of samples per class."""
         return self.member.needs_class_counts
@@ -91,6 +96,10 @@ class Ensemble(Method):
     def fit_split(self) -> Literal["training", "validation"]:  # type: ignore[override]
         """Data to which members are fitted."""
         return self.member.fit_split
+
+    def resolved(self, network: Network) -> "Ensemble":
+        """Ensemble of the resolved member method."""
+        return replace(self, member=self.member.resolved(network))
 
     def prepare(self, network: Network) -> Network:
         """Combine the network with M − 1 newly initialised copies."""
@@ -155,6 +164,11 @@ class Ensemble(Method):
         if not self.member.needs_fit:
             return None
         return FittedMembers([self.member.fit(one, targets) for one in _split(outputs)])
+
+    def fit_held_out(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:
+        """Fit the rest of every member's state to its own outputs."""
+        parts = zip(fitted.parts, _split(outputs), strict=True)  # type: ignore[arg-type]
+        return FittedMembers([self.member.fit_held_out(part, one, targets) for part, one in parts])
 
     def forward(self, network: nn.Module, images: Tensor) -> Outputs:
         """Stacked outputs of all members: features (B, M, H) and logits (B, M, ..., C)."""
