@@ -49,7 +49,7 @@ class Classifier(StoredModule):
     ) -> None:
         super().__init__()
         require_network(network)
-        built = methods.build(method, **method_arguments)
+        built = methods.build(method, **method_arguments).resolved(network)
         if preprocess == "default":
             preprocess = Preprocess.for_shape(network.input_shape)
         self.set_parts(Parts(built.prepare(network), built, class_names, preprocess))
@@ -110,14 +110,11 @@ class Classifier(StoredModule):
             num_classes: C; by default the number of `class_names`.
             image_size: height and width of inputs; by default chosen for the backbone.
             hidden: widths of dense layers between features and logits; by default none.
-            method, method_arguments: as for `Classifier`, with the defaults of
-                `daedl.methods.BACKBONE_SETTINGS`; a built method is used as it is.
+            method, method_arguments: as for `Classifier`.
         """
         if num_classes is None and class_names is None:
             raise ValueError("neither num_classes nor class_names was given; expected one of them")
         number = len(class_names or ()) if num_classes is None else num_classes
-        if isinstance(method, str):
-            method_arguments = {**methods.backbone_settings(method), **method_arguments}
         pretrained = (
             backbone
             if isinstance(backbone, Pretrained)
@@ -234,14 +231,20 @@ class Classifier(StoredModule):
         """Returns features and logits (N, ...) and targets (N,) of labelled `data`."""
         return collect(self.network, self.batches(data), self.prepare, self.method.forward, name)
 
-    def fit_post_hoc(self, data: Data) -> "Classifier":
+    def fit_post_hoc(self, data: Data, held_out: Data | None = None) -> "Classifier":
         """Fits the density, temperature or neighbours of the method in one pass over `data`.
 
         Pass the training data without augmentation, or held-out data if the method's `fit_split` is
         "validation", as for temperature scaling. Does nothing if the method needs no fit.
+
+        Arguments:
+            held_out: labelled data that were not used for training; DAEDL calibrates its probabilities on
+                them.
         """
         if self.method.needs_fit:
             self.fit_outputs(*self.collect(data, f"{self.method.fit_split} data"))
+        if held_out is not None and self.method.needs_held_out:
+            self.fit_outputs_held_out(*self.collect(held_out, "held-out data"))
         return self
 
     def update_post_hoc(self, data: Data, note: str = "") -> "Classifier":
@@ -271,6 +274,11 @@ class Classifier(StoredModule):
         self.fitted = None if fitted is None else fitted.to(device)
         samples = int(sum_across(torch.tensor(len(targets))))
         self.revisions = () if fitted is None else (Revision(samples),)
+
+    def fit_outputs_held_out(self, outputs: Outputs, targets: Tensor) -> None:
+        """Fits the rest of the method's state to `outputs` and `targets` of held-out data."""
+        if self.fitted is not None:
+            self.fitted = self.method.fit_held_out(self.fitted, self._on_device(outputs), targets)
 
     def density_effect(self, data: Data) -> DensityEffect:
         """Reports how much the density changes predictions of held-out in-distribution `data`."""

@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from daedl.density import DensityEffect, DensityWarning
 from daedl.methods import Method
 from daedl.networks import MLP, Network
 from daedl.prediction import Prediction
-from daedl.spectral import SpectralNorm
 from daedl.training import History, fit
 from daedl.training.randomness import preserved_random_state
 
@@ -39,12 +37,6 @@ MAX_STANDARDIZED = 1e8
 # Largest gradient norm. The evidence e^z of an outlier can exceed that of all other samples, and its
 # gradient would then dominate training (chosen).
 GRADIENT_CLIP = 1.0
-# Defaults that replace the papers' image settings. A coefficient of 1 restricts the network too much for few
-# features, and with few samples the density overfits. Chosen on iris, digits, two moons and synthetic data;
-# the coefficient is DDU's.
-TABULAR_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {"daedl": {"spectral": SpectralNorm(coefficient=3.0), "leave_one_out": True}}
-)
 
 
 def _has_density(estimator: "DAEDLClassifier") -> bool:
@@ -71,7 +63,7 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
     Arguments:
         method: a name in `daedl.methods.METHODS`, or a configured method.
         method_settings: settings of a method given by name, such as {"covariance": "tied"}; they override
-            `TABULAR_DEFAULTS`, which override the method's defaults.
+            its defaults.
         hidden: widths of the hidden layers.
         network: builds another network from the numbers of features and classes. It may reshape its inputs,
             for instance to images. To pickle the estimator, pass a module-level function, not a lambda.
@@ -214,9 +206,7 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
 
     def _build(self, seed: int) -> Classifier:
         """Builds a classifier with initial weights drawn from `seed`."""
-        settings: dict[str, Any] = dict(self.method_settings or {})
-        if isinstance(self.method, str):
-            settings = {**TABULAR_DEFAULTS.get(self.method, {}), **settings}
+        settings = dict(self.method_settings or {})
         names = [str(label) for label in self.classes_]
         with preserved_random_state():
             torch.manual_seed(seed)

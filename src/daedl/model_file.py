@@ -203,6 +203,7 @@ def _rebuild(
     network.to(getattr(torch, description["dtype"]))
     if method is None:
         method = methods.rebuild(**description["method"])
+    method = method.resolved(network)
     if isinstance(method, methods.Ensemble) and not isinstance(network, networks.Members):
         # Copies suffice, because their weights are loaded below.
         copies = [copy.deepcopy(network) for _ in range(method.size - 1)]

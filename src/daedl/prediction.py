@@ -34,7 +34,8 @@ class Prediction:
         aleatoric: uncertainty between classes (B,), usually 1 − max_c probs; larger = more uncertain.
         epistemic: uncertainty due to lack of evidence (B,), usually −ln α₀; larger = more uncertain. None
             if the method does not estimate it.
-        log_alpha: log concentrations of the predicted Dirichlet (B, C), if the method predicts one.
+        log_alpha: log concentrations of the predicted Dirichlet (B, C), if the method predicts one. Its mean
+            is `probs`, unless the method calibrates these by a temperature.
         density_score: log density of the features, normalised to [0, 1], (B,), if the method has a density.
         log_density: log p(features) (B,), if the method has a density; ln (N p) with N training samples for
             PostNet.
@@ -94,15 +95,17 @@ class Prediction:
         labels: Tensor | None = None,
         density_score: Tensor | None = None,
         log_density: Tensor | None = None,
+        temperature: float = 1.0,
     ) -> "Prediction":
         """Builds a prediction from log concentrations (B, C).
 
         The paper's scores max_c m_c and α₀ are confidences; only this function changes their sign. `labels`
-        are required where all concentrations can tie.
+        are required where all concentrations can tie. Probabilities are those of α^(1/T), T the
+        `temperature`; the epistemic score is that of α.
         """
         require_finite(log_alpha, "log_alpha")
         dirichlet = Dirichlet(log_alpha)
-        probs = dirichlet.mean
+        probs = dirichlet.mean if temperature == 1 else Dirichlet(log_alpha / temperature).mean
         return cls(
             probs=probs,
             labels=log_alpha.argmax(-1) if labels is None else labels,

@@ -1,6 +1,5 @@
 """Options of `daedl train --backbone`: a head on features of a pretrained network."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,7 +15,6 @@ from daedl.backbones.efficientnet_lite0 import PACKAGE
 from daedl.classifier import Classifier
 from daedl.cli.common import report_warnings
 from daedl.data import ImageSet, augmentation
-from daedl.methods import backbone_settings
 from daedl.training import History, fit, fit_frozen
 
 # Fine-tuning starts from a trained head, so it needs few epochs at a lower rate (chosen).
@@ -45,12 +43,6 @@ CacheFolder = Annotated[
         help="Folder for features of the backbone, or none; by default the user's cache folder.",
     ),
 ]
-
-
-def method_settings(method: str, given: Sequence[str]) -> list[str]:
-    """Settings of the form NAME=VALUE: defaults on a backbone, then those `given`, which prevail."""
-    defaults = backbone_settings(method).items()
-    return [*(f"{name}={json.dumps(value)}" for name, value in defaults), *given]
 
 
 def load(backbone: str, network: str, size: int | None, grey: bool | None) -> Pretrained:

@@ -149,10 +149,7 @@ def train(
     """
     keep_freed_memory()
     with report_errors(OSError, ValueError, ImportError), using_threads(threads):
-        given = settings or []
-        chosen = build(
-            method, backbone_options.method_settings(method, given) if backbone else given
-        )
+        chosen = build(method, settings or [])
         name = look_up(NETWORKS, network.lower(), "network")
         augmentations = [each.strip() for each in augment.split(",") if each.strip()]
         transform = augmentation(augmentations)

@@ -25,15 +25,21 @@ class DensityScorer(nn.Module):
     Attributes:
         reference: mean leave-one-out score of the training samples, an estimate of the mean score of new
             in-distribution samples; None for models saved without it.
+        temperature: T, by which probabilities softmax(s z / T) are calibrated on held-out data.
     """
 
     def __init__(
-        self, density: GaussianDensity, normalizer: Normalizer, reference: float | None = None
+        self,
+        density: GaussianDensity,
+        normalizer: Normalizer,
+        reference: float | None = None,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
         self.density = density
         self.normalizer = normalizer
         self.reference = reference
+        self.temperature = temperature
 
     @classmethod
     def fit(
@@ -85,7 +91,7 @@ class DensityScorer(nn.Module):
             shifted = self.normalizer.inverse(reference) + shift
             earlier = float(merged(torch.tensor(shifted, dtype=torch.float64)))
             reference = (1 - share) * earlier + share * float(merged(left_out).mean())
-        return DensityScorer(density, merged, reference)
+        return DensityScorer(density, merged, reference, self.temperature)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Log density (B,), float64, and score (B,) in the dtype of `features` (B, H)."""
@@ -102,6 +108,7 @@ class DensityScorer(nn.Module):
             **self.density.settings(),
             "normalizer": normalizer,
             "reference": self.reference,
+            "temperature": self.temperature,
         }
 
     @classmethod
@@ -110,7 +117,8 @@ class DensityScorer(nn.Module):
         density = GaussianDensity.restore(strip_prefix(tensors, "density."), settings)
         arguments = dict(settings["normalizer"])
         kind = look_up(NORMALIZERS, arguments.pop("name"), "normalizer")
-        return cls(density, kind(**arguments), settings.get("reference"))
+        reference, temperature = settings.get("reference"), settings.get("temperature", 1.0)
+        return cls(density, kind(**arguments), reference, temperature)
 
 
 def _log_densities(

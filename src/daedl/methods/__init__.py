@@ -42,21 +42,6 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
 )
 
 
-# Defaults of methods on pretrained backbones. Spectral normalisation would only limit the logits, as the
-# features are fixed; a few images per class don't determine a covariance of 1,280 features each; their
-# in-sample densities exceed those of new images (docs/architecture.md). The norm of a feature says little
-# about its distance, and the range leaves known images half of their evidence (docs/when_density_fails.md).
-BACKBONE_SETTINGS: Mapping[str, Any] = MappingProxyType(
-    {
-        "spectral": None,
-        "covariance": "tied",
-        "leave_one_out": True,
-        "normalizer": "half-quantile",
-        "normalize_features": True,
-    }
-)
-
-
 def build(method: str | Method, **arguments: Any) -> Method:
     """Build a method by its name in `METHODS`; a `Method` is returned unchanged."""
     if isinstance(method, str):
@@ -72,12 +57,6 @@ def build(method: str | Method, **arguments: Any) -> Method:
             "one of them: pass the settings to the method"
         )
     return method
-
-
-def backbone_settings(method: str) -> dict[str, Any]:
-    """Default settings of this method on a pretrained backbone."""
-    known = look_up(METHODS, method, "method").defaults()
-    return {name: value for name, value in BACKBONE_SETTINGS.items() if name in known}
 
 
 def build_for(data: str, name: str, **arguments: Any) -> Method:
@@ -108,7 +87,6 @@ def rebuild(name: str, arguments: Mapping[str, Any]) -> Method:
 
 
 __all__ = [
-    "BACKBONE_SETTINGS",
     "DAEDL",
     "DDU",
     "EDL",
@@ -137,7 +115,6 @@ __all__ = [
     "Retrofit",
     "Softmax",
     "TemperatureScaling",
-    "backbone_settings",
     "build",
     "build_for",
     "rebuild",

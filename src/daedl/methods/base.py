@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from daedl.checks import NotFittedError, require_settings
 from daedl.networks import Network
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
-from daedl.spectral import SpectralNorm, normalization, spectral_normalize
+from daedl.spectral import DEFAULT, SpectralNorm, normalization, spectral_normalize
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Method(ABC):
         loss              every training step and validation batch
         predict_labels    every validation batch    if the class is not the largest logit
         fit               once, after training      a density, a temperature, neighbours, ...
+        fit_held_out      then, if there are any    what training data can't determine
         refit             when samples are added    merges them into the fitted state
         forward           every prediction          several passes, dropout at prediction
         predict           every prediction
@@ -67,7 +68,7 @@ class Method(ABC):
             the values that reproduce these; see `arguments`. Those of base classes are added.
 
     Attributes:
-        spectral: spectral normalisation of the network; None to disable it.
+        spectral: spectral normalisation of the network; None to disable it, "auto" for `resolved`'s choice.
         reduction: "mean" or "sum" of the loss over a training batch.
     """
 
@@ -83,7 +84,7 @@ class Method(ABC):
     state: ClassVar[Any]
     since: ClassVar[Mapping[str, Any]] = {}
 
-    spectral: SpectralNorm | None = None
+    spectral: SpectralNorm | Literal["auto"] | None = None
     reduction: Literal["mean", "sum"] = "mean"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -93,6 +94,12 @@ class Method(ABC):
         # Each class lists its own settings; a method and its mixins may all have added some.
         declared = [vars(each).get("since", {}) for each in reversed(cls.__mro__)]
         cls.since = {name: value for each in declared for name, value in each.items()}
+
+    def resolved(self, network: Network) -> "Method":
+        """Replace settings that are "auto" by their values for `network`."""
+        if self.spectral != "auto":
+            return self
+        return replace(self, spectral=None if network.is_pretrained else DEFAULT)
 
     def prepare(self, network: Network) -> Network:
         """Prepare `network` for training with this method, in place, and return it.
@@ -162,6 +169,11 @@ class Method(ABC):
         """
         return None
 
+    def fit_held_out(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:
+        """Fit the rest of the state to outputs of held-out data, after `fit`, and return the new state."""
+        del outputs, targets
+        return fitted
+
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:
         """Merge outputs of additional samples into the fitted state, and return the new state."""
         raise NotImplementedError(
@@ -212,9 +224,9 @@ class Method(ABC):
         spectral: Any = self.spectral
         if isinstance(spectral, Mapping):  # from a model file
             object.__setattr__(self, "spectral", SpectralNorm(**spectral))
-        elif spectral is not None and not isinstance(spectral, SpectralNorm):
+        elif not (spectral is None or spectral == "auto" or isinstance(spectral, SpectralNorm)):
             raise TypeError(
-                f"spectral is {spectral!r}; expected daedl.SpectralNorm(...), or None to disable it"
+                f"spectral is {spectral!r}; expected daedl.SpectralNorm(...), 'auto', or None to disable it"
             )
 
     def training_method(self) -> "Method":
@@ -233,6 +245,11 @@ class Method(ABC):
     def needs_class_counts(self) -> bool:
         """Whether the method uses the number of samples per class."""
         return type(self).set_class_counts is not Method.set_class_counts
+
+    @property
+    def needs_held_out(self) -> bool:
+        """Whether `fit_held_out` completes the state."""
+        return type(self).fit_held_out is not Method.fit_held_out
 
     @property
     def needs_fit(self) -> bool:

@@ -1,10 +1,25 @@
 """Density aware evidential deep learning."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Literal
 
 from daedl.methods.density_aware import DensityAware
 from daedl.methods.edl_plus import EDLPlus
 from daedl.spectral import SpectralNorm
+
+# The settings of the paper where they differ from the defaults.
+PAPER: Mapping[str, Any] = MappingProxyType(
+    {
+        "spectral": SpectralNorm(),
+        "covariance": "full",
+        "normalizer": "minmax",
+        "leave_one_out": False,
+        "normalize_features": False,
+        "temperature": False,
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,33 +27,26 @@ class DAEDL(DensityAware, EDLPlus):
     """Trained as EDL+ with spectral normalisation; predicts α = exp(s(f) · z).
 
     s in [0, 1] is the normalised log density of the features under class-conditional Gaussians fitted
-    to the training data. Far from the training data s = 0, so α = 1 and the prediction is uniform. The
-    expected probabilities are a softmax with temperature 1 / s. The paper's ablation: `spectral=None`
-    omits spectral normalisation, method "edl+" omits the density.
-
-    Attributes:
-        covariance: "full" as in the paper, "tied", "diagonal", "low-rank", or "auto", which selects one
-            by the leave-one-out density of the training samples; see `daedl.density.fit_gaussians`.
-        shrinkage: see `daedl.density.GaussianDensity.fit`.
-        normalizer: "minmax" as in the paper; "smooth-quantile", robust to training outliers; or
-            "half-quantile", which also changes in-distribution probabilities less.
-        leave_one_out: compute the normaliser's range from leave-one-out densities of the training
-            samples. The paper uses in-sample densities; with few samples and many features, most new
-            in-distribution samples then fall below the range.
-        rank: directions per class of a low-rank covariance.
-        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
-            ICML 2025).
+    to the training data. Far from the training data s tends to 0, so α tends to 1 and the prediction to
+    the uniform one. The expected probabilities are a softmax with temperature T / s. Settings of the
+    density: `DensityAware`. The defaults differ from the paper's, which `DAEDL.as_published()` has: they hold for
+    few samples, few or many classes, and photographs, where the paper's fail (docs/results.md). The
+    paper's ablation: `spectral=None` omits spectral normalisation, method "edl+" omits the density.
     """
 
     name = "daedl"
     extra_cost = "spectral normalisation; one pass over the training data for the density"
     caveats = (
-        "A single training outlier can make the density inert (`fit` warns). In-distribution "
-        "probabilities are underconfident where the density score is far below 1 (see "
-        "`leave_one_out`)."
+        "With normalizer='minmax', as in the paper, a single training outlier can make the density inert "
+        "(`fit` warns), and in-distribution probabilities are underconfident."
     )
 
-    spectral: SpectralNorm | None = SpectralNorm()  # noqa: RUF009 (frozen)
+    spectral: SpectralNorm | Literal["auto"] | None = "auto"
+
+    @classmethod
+    def as_published(cls, **settings: Any) -> "DAEDL":
+        """The method as published; `settings` take precedence."""
+        return cls(**{**PAPER, **settings})
 
     def training_method(self) -> EDLPlus:
         """EDL+ with the same settings: the density is fitted after training."""

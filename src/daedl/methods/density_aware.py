@@ -1,17 +1,21 @@
 """Density-aware prediction, shared by `DAEDL` and `Retrofit`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 from torch import Tensor, nn
 
-from daedl.checks import NotFittedError
 from daedl.density import NORMALIZERS, DensityScorer
 from daedl.density.fitting import RANK, Covariance, require_density_settings
 from daedl.density.shrinkage import Shrinkage
+from daedl.distributed import gather_across
+from daedl.methods.base import Method
+from daedl.methods.post_hoc import gather_rows
+from daedl.methods.temperature import best_temperature
 from daedl.names import look_up
+from daedl.networks import Network
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
@@ -34,26 +38,42 @@ class DensityAware:
             in-distribution samples then fall below the range.
         rank: directions per class of a low-rank covariance.
         normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
-            ICML 2025).
+            ICML 2025). "auto" does so for networks on images. Features of vectors grow without limit
+            with the input, which the norm shows.
+        temperature: calibrate probabilities softmax(s z / T) by one temperature T, fitted to held-out data
+            if there are any. The order of the classes and the epistemic score do not depend on T.
     """
 
     name: ClassVar[str]
+    state: ClassVar[Any] = DensityScorer
     since: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"rank": RANK, "normalize_features": False}
+        {"rank": RANK, "normalize_features": False, "temperature": False}
     )
 
-    covariance: Covariance = "full"
+    covariance: Covariance = "auto"
     shrinkage: Shrinkage = "auto"
-    normalizer: str = "minmax"
-    leave_one_out: bool = False
+    normalizer: str = "half-quantile"
+    leave_one_out: bool = True
     rank: int = RANK
-    normalize_features: bool = False
+    normalize_features: bool | Literal["auto"] = "auto"
+    temperature: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()  # type: ignore[misc]
         # Invalid values are rejected here rather than after training.
         require_density_settings(self.covariance, self.shrinkage, self.rank)
         look_up(NORMALIZERS, self.normalizer, "normalizer")
+        if self.normalize_features not in (True, False, "auto"):
+            raise ValueError(
+                f"normalize_features is {self.normalize_features!r}; expected True, False or 'auto'"
+            )
+
+    def resolved(self, network: Network) -> Method:
+        """Replace settings that are "auto" by their values for `network`."""
+        method = cast(Method, super().resolved(network))  # type: ignore[misc]
+        if self.normalize_features != "auto":
+            return method
+        return replace(method, normalize_features=len(network.input_shape) > 1)  # type: ignore[call-arg]
 
     def fit(self, outputs: Outputs, targets: Tensor) -> DensityScorer:
         """Fit the density and the normaliser to the training features."""
@@ -66,8 +86,16 @@ class DensityAware:
             self.normalizer,
             self.leave_one_out,
             self.rank,
-            self.normalize_features,
+            self.normalize_features is True,
         )
+
+    def fit_held_out(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:
+        """Fit T, the temperature of softmax(s z / T)."""
+        scorer = cast(DensityScorer, fitted)
+        if self.temperature:
+            logits = scorer(outputs.features)[1].to(outputs.logits)[:, None] * outputs.logits
+            scorer.temperature = best_temperature(gather_rows(logits), gather_across(targets))
+        return scorer
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> DensityScorer:
         """Merge more training features into the density, and update the normaliser."""
@@ -76,13 +104,8 @@ class DensityAware:
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Dirichlet with α = exp(s z); density and logits come from the same forward pass."""
-        if fitted is None:
-            raise NotFittedError(
-                f"{self.name} has no fitted density; expected one before prediction: call "
-                "daedl.fit(model, ...) to train, or model.fit_post_hoc(train_loader) if the network "
-                "is already trained"
-            )
-        log_density, score = fitted(outputs.features)
+        scorer = cast(DensityScorer, cast(Method, self).require_fitted(fitted))
+        log_density, score = scorer(outputs.features)
         score = score.to(outputs.logits.dtype)
         # At s = 0 all α are equal, so labels are computed from the logits.
         return Prediction.from_dirichlet(
@@ -90,8 +113,5 @@ class DensityAware:
             labels=outputs.logits.argmax(-1),
             density_score=score,
             log_density=log_density,
+            temperature=scorer.temperature,
         )
-
-    def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> DensityScorer:
-        """Rebuild the density and the normaliser from a model file."""
-        return DensityScorer.restore(tensors, settings)

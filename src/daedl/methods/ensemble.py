@@ -76,8 +76,15 @@ class Ensemble(Method):
         return self.member.needs_fit
 
     @property
+    def needs_held_out(self) -> bool:
+        return self.member.needs_held_out
+
+    @property
     def needs_class_counts(self) -> bool:
         return self.member.needs_class_counts
+
+    def resolved(self, network: Network) -> "Ensemble":
+        return replace(self, member=self.member.resolved(network))
 
     def prepare(self, network: Network) -> Network:
         """Combine the network with M − 1 newly initialised copies."""
@@ -140,6 +147,10 @@ class Ensemble(Method):
         if not self.member.needs_fit:
             return None
         return FittedMembers([self.member.fit(one, targets) for one in _split(outputs)])
+
+    def fit_held_out(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:
+        parts = zip(fitted.parts, _split(outputs), strict=True)  # type: ignore[arg-type]
+        return FittedMembers([self.member.fit_held_out(part, one, targets) for part, one in parts])
 
     def forward(self, network: nn.Module, images: Tensor) -> Outputs:
         """Stacked outputs of all members: features (B, M, H) and logits (B, M, ..., C)."""

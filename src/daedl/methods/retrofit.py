@@ -12,19 +12,7 @@ class Retrofit(DensityAware, PostHoc):
 
     Adds density awareness to a classifier in production without retraining: evidence decreases with
     the feature density. The cross-entropy is invariant to adding a constant to all logits, so α₀ is
-    not a pseudo-count; use it to rank images.
-
-    Attributes:
-        covariance: "full" as in the paper, "tied", "diagonal", "low-rank", or "auto", which selects one
-            by the leave-one-out density of the training samples; see `daedl.density.fit_gaussians`.
-        shrinkage: see `daedl.density.GaussianDensity.fit`.
-        normalizer: "minmax" as in the paper; "smooth-quantile", robust to training outliers; or
-            "half-quantile", which also changes in-distribution probabilities less.
-        leave_one_out: compute the normaliser's range from leave-one-out densities of the training
-            samples.
-        rank: directions per class of a low-rank covariance.
-        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
-            ICML 2025).
+    not a pseudo-count; use it to rank images. Settings: `DensityAware`.
     """
 
     name = "retrofit"

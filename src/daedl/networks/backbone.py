@@ -33,6 +33,8 @@ class Backbone(Network):
         config: settings of the architecture; see `daedl.backbones.Pretrained`.
     """
 
+    is_pretrained = True
+
     def __init__(
         self,
         backbone: str,

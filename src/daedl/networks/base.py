@@ -4,7 +4,7 @@ import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ class Network(nn.Module):
     num_classes: int
     num_features: int
     arguments: dict[str, Any]
+    is_pretrained: ClassVar[bool] = False  # whether its weights come from another dataset
 
     def __init__(
         self,

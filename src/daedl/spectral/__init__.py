@@ -2,6 +2,7 @@
 
 from daedl.spectral.lipschitz import LayerBound, LipschitzBound, lipschitz_bound
 from daedl.spectral.normalize import (
+    DEFAULT,
     SpectralNorm,
     normalization,
     remove_spectral_norm,
@@ -9,6 +10,7 @@ from daedl.spectral.normalize import (
 )
 
 __all__ = [
+    "DEFAULT",
     "LayerBound",
     "LipschitzBound",
     "SpectralNorm",

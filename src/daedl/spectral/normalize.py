@@ -51,6 +51,9 @@ class SpectralNorm:
 
 
 PUBLISHED = SpectralNorm()  # as in the paper's code
+# Costs no accuracy on two moons, tables and 150 classes, where PUBLISHED does; the coefficient is DDU's. The
+# last layer is free: the density sees features only, and logits of many classes need a larger norm.
+DEFAULT = SpectralNorm(scope="features", coefficient=3.0)
 
 
 def spectral_normalize(network: Network, settings: SpectralNorm = PUBLISHED) -> Network:

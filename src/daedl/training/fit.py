@@ -259,7 +259,7 @@ def _train(
     # Seeded, because a dataset may draw random numbers; the fit must not depend on interruptions.
     seed_epoch(plan.seed, plan.max_epochs, rank)
     if model.method.fit_split == "training":
-        model.fit_post_hoc(in_order(fit_data, rank, world_size))
+        model.fit_post_hoc(in_order(fit_data, rank, world_size), val)
     elif val is not None:
         model.fit_post_hoc(val)
     return history
