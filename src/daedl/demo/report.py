@@ -1,12 +1,10 @@
 """The demo's report: one self-contained HTML file."""
 
-import base64
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
-import jinja2
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,13 +13,14 @@ from daedl import figures
 from daedl.demo import digits, maps, moons
 from daedl.demo.table import Line, conclude
 from daedl.prediction import Prediction
+from daedl.report import html
 
 # Images per gallery: one row on a desktop, two on a phone (chosen).
 GALLERY = 8
 
 
 class Shown(NamedTuple):
-    """An image (8, 8) of a gallery, and its caption."""
+    """An image (8, 8) in [0, 1] of a gallery, and its caption."""
 
     image: Tensor
     digit: int
@@ -30,13 +29,8 @@ class Shown(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The image as a data URL."""
-        return inline(figures.picture(self.image))
-
-
-def inline(png: bytes) -> str:
-    """A PNG file as a data URL."""
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+        """The image as a data URL, 1 in black."""
+        return html.thumbnail((255 * (1 - self.image[None])).round().byte())
 
 
 def draw(on_moons: moons.Result, on_digits: digits.Result) -> dict[str, bytes]:
@@ -63,14 +57,9 @@ def render(
 ) -> str:
     """Returns the report as HTML; `pictures` are the figures of `draw`, of the first seed."""
     runs = [(f"digits, seed {result.seed}", result.trained) for result in on_digits]
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("daedl.demo"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2").render(
+    return html.render(
+        "daedl.demo",
+        "report.html.j2",
         moons=on_moons,
         uncertainty=_mean_uncertainty(on_moons),
         ood_center=moons.OOD_CENTER,
@@ -82,7 +71,7 @@ def render(
         conclusion=conclude(lines),
         galleries=list(_galleries(on_digits[0])),
         runs=[("two moons", on_moons.trained), *runs],
-        pictures={name: inline(png) for name, png in pictures.items()},
+        pictures={name: html.inline(png) for name, png in pictures.items()},
         seconds=seconds,
         quick=quick,
         threads=torch.get_num_threads(),
