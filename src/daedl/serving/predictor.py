@@ -12,7 +12,7 @@ from torch import Tensor
 
 from daedl.classifier import Classifier
 from daedl.density import DensityScorer
-from daedl.serving.decoding import InputSpec
+from daedl.serving.decoding import PICTURES, InputSpec
 from daedl.spectral import remove_spectral_norm
 
 Record = dict[str, Any]
@@ -75,6 +75,7 @@ class Predictor:
             "class_names": self.class_names,
             "input_shape": list(self.spec.shape),
             "accepts_images": self.spec.is_image,
+            "image_types": PICTURES,
             "has_alpha0": self.has_alpha0,
             "has_density": self.has_density,
             "density_reference": self.density_reference,
