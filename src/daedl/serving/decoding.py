@@ -150,7 +150,8 @@ def _image_errors(name: str) -> Iterator[None]:
         reason = "unknown format" if isinstance(error, UnidentifiedImageError) else str(error)[:200]
         raise HTTPException(
             413 if too_large else 400,
-            f"{name} can't be decoded ({reason}); expected a complete {' or '.join(FORMATS)}: export it again",
+            f"{name} can't be decoded ({reason}); expected a complete {' or '.join(FORMATS)}: export it "
+            "again",
         ) from error
 
 
