@@ -58,7 +58,7 @@ def test_any_number_of_classes(model, classes, calibrated):
         thresholds = daedl.MaxRejectionRate(0.2).choose(p.scores(), p.labels != data.labels)
         p, other = replace(p, thresholds=thresholds), replace(other, thresholds=thresholds)
     unknown = Evaluated("其他", dataset(classes, 30), other)
-    page = render("m.daedl", model, Evaluated("a$b", data, p), [unknown])
+    page = render("m.daedl", model, Evaluated("a$b", data, p), unknown)
     assert ("Confusion matrix" in page) == (classes <= 12)
     assert ("Most frequent confusions" in page) == (classes > 12)
     assert ("no thresholds" in page) == (not calibrated)

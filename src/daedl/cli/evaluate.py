@@ -18,6 +18,7 @@ from daedl.cli.results import (
     OutOption,
     Record,
     make_table,
+    printable,
     require_output_file,
     write_records,
 )
@@ -72,14 +73,9 @@ def evaluate(
         if report is not None:
             from daedl.report import evaluation  # noqa: PLC0415 (imports matplotlib, which is slow)
 
-            names = _short_names([known, *outside])
-            first, *rest = map(
-                evaluation.Evaluated,
-                names,
-                (inside, *outside.values()),
-                (prediction, *others.values()),
-            )
-            html = evaluation.render(model.name, classifier, first, rest)
+            datasets = (inside, *outside.values()), (prediction, *others.values())
+            evaluated = map(evaluation.Evaluated, _short_names([known, *outside]), *datasets)
+            html = evaluation.render(model.name, classifier, *evaluated)
             # Class names may be invalid UTF-8.
             write_atomically(report, html.encode("utf-8", "replace"))
             typer.echo(f"Saved the report to {report}.", err=True)
@@ -95,12 +91,12 @@ def _require_outputs(model: Path, out: Path | None, report: Path | None) -> None
 
 
 def _short_names(sources: Sequence[str]) -> list[str]:
-    """Returns the last parts of the paths, or the paths themselves where these are equal."""
-    names = [Path(source).name or source for source in sources]
-    return [
-        source if names.count(name) > 1 else name
-        for source, name in zip(sources, names, strict=True)
+    """Returns the last parts of the paths as valid text, or the paths themselves where these are equal."""
+    last = [Path(source).name or source for source in sources]
+    names = [
+        source if last.count(name) > 1 else name for source, name in zip(sources, last, strict=True)
     ]
+    return [printable(name).encode("utf-8", "replace").decode() for name in names]
 
 
 def _records(data: str, measured: Sequence[Measured], prediction: Prediction) -> list[Record]:

@@ -12,7 +12,6 @@ from torch import Tensor
 from daedl import figures
 from daedl.demo import digits, maps, moons
 from daedl.demo.table import Line, conclude
-from daedl.prediction import Prediction
 from daedl.report import html
 
 # Images per gallery: one row on a desktop, two on a phone (chosen).
@@ -36,7 +35,9 @@ class Shown(NamedTuple):
 def draw(on_moons: moons.Result, on_digits: digits.Result) -> dict[str, bytes]:
     """Returns the figures of the report as PNG, by name."""
     daedl = on_digits.predictions["daedl"]
-    densities = {title: _density(daedl[name])[1] for name, title in digits.TITLES.items()}
+    densities = {
+        title: daedl[name].columns()["density_score"] for name, title in digits.TITLES.items()
+    }
     tests = {method: each["test"] for method, each in on_digits.predictions.items()}
     drawn = {
         "two_moons": maps.moons_maps(on_moons),
@@ -93,22 +94,17 @@ def _galleries(result: digits.Result) -> Iterator[tuple[str, list[Shown]]]:
     """The most and the least certain images under DAEDL, with a title."""
     for name, (images, labels) in (("test", result.data.test), ("unknown", result.data.unknown)):
         prediction = result.predictions["daedl"][name]
-        log_density, score = _density(prediction)
+        scores, density_scores = prediction.scores(), prediction.columns()["density_score"]
         # Certain first. At a density score of 0 all epistemic scores are equal.
-        order = np.lexsort((-log_density, prediction.scores()["epistemic"]))
+        order = np.lexsort((scores["density"], scores["epistemic"]))
         for title, indices in (("Most", order[:GALLERY]), ("Least", order[::-1][:GALLERY])):
             shown = [
-                Shown(images[i, 0], int(labels[i]), int(prediction.labels[i]), float(score[i]))
+                Shown(
+                    images[i, 0],
+                    int(labels[i]),
+                    int(prediction.labels[i]),
+                    float(density_scores[i]),
+                )
                 for i in indices
             ]
             yield f"{title} certain: {digits.TITLES[name]}", shown
-
-
-def _density(prediction: Prediction) -> tuple[Tensor, Tensor]:
-    """Log density and density score (N,) of a method with a density."""
-    if prediction.log_density is None or prediction.density_score is None:
-        raise ValueError(
-            "the prediction has no density; expected the prediction of a method that fits one, "
-            "such as DAEDL"
-        )
-    return prediction.log_density, prediction.density_score

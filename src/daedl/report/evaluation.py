@@ -84,10 +84,13 @@ class Sheet(NamedTuple):
     images: list[Shown]
 
 
-def render(
-    name: str, model: Classifier, known: Evaluated, unknown: Sequence[Evaluated] = ()
-) -> str:
-    """Returns the report on the model called `name` as one HTML file without external resources."""
+def render(name: str, model: Classifier, known: Evaluated, *unknown: Evaluated) -> str:
+    """Returns the report on the model called `name` as one HTML file without external resources.
+
+    Arguments:
+        known: images of known classes with labels.
+        unknown: OOD datasets.
+    """
     names = known.images.class_names or [str(each) for each in range(known.images.num_classes)]
     pairs = Counter(
         zip(known.images.labels.tolist(), known.prediction.labels.tolist(), strict=True)

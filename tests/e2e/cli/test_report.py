@@ -1,6 +1,7 @@
 """`daedl evaluate --report`."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,15 @@ def test_report_and_terminal_agree(folder: Path, tmp_path: Path) -> None:
 def test_share_accepted_on_the_terminal(folder: Path) -> None:
     result = evaluate(folder, "--ood", folder / "dark.npz")
     assert result.stdout.count("share accepted") == 2
+
+
+def test_names_that_are_not_valid_text(folder: Path, tmp_path: Path) -> None:
+    unreadable = tmp_path / os.fsdecode(b"\xff$\\ \x1b.npz")
+    unreadable.write_bytes((folder / "dark.npz").read_bytes())
+    report = tmp_path / "report.html"
+    result = evaluate(folder, "--ood", unreadable, "--report", report)
+    assert result.exit_code == 0, result.output
+    assert "?$\\" in report.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
