@@ -114,6 +114,13 @@ def ood_detection(inside: Prediction, outside: Prediction, task: str = "ood") ->
     return [each._replace(task=task) for each in OODDetection().measure(inside, outside)]
 
 
+def acceptance(prediction: Prediction) -> list[Measured]:
+    """The share of predictions within the thresholds, if there are any."""
+    if prediction.thresholds is None:
+        return []
+    return [Measured("share", "labels", "accepted", float(prediction.accept.double().mean()))]
+
+
 def averaged(measured: Sequence[Sequence[Measured]]) -> list[Measured]:
     """The mean of each value over several datasets with the same tasks, scores and metrics."""
     return [

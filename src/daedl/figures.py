@@ -1,19 +1,19 @@
 """Figures of reports, as separate `Figure` objects without matplotlib's global state."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib import image as images
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch import Tensor
 
 from daedl import metrics
 from daedl.methods import METHODS
 from daedl.prediction import Prediction
-from daedl.selective import Thresholds
+from daedl.selective import Thresholds, accepts
 
 # The palette of Okabe and Ito, distinguishable with colour vision deficiency.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#555555"
@@ -92,13 +92,6 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def picture(image: Tensor) -> bytes:
-    """Returns a greyscale image (H, W) in [0, 1] as a PNG file of the same size; 1 is black."""
-    buffer = BytesIO()
-    images.imsave(buffer, image.numpy(), cmap="gray_r", vmin=0, vmax=1, format="png")
-    return buffer.getvalue()
-
-
 def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
     """Plots histograms of the density scores (N,) of up to seven datasets by name, in-distribution first."""
     figure = Figure(figsize=(5.0, 3.6), layout="constrained")
@@ -119,6 +112,49 @@ def density_histogram(scores: Mapping[str, Tensor]) -> Figure:
     legend(figure)
     bare(axes)
     return figure
+
+
+def score_histograms(scores: Mapping[str, Tensor], name: str, limit: float | None) -> Figure:
+    """Plots histograms of one uncertainty score (N,), one panel per dataset, in-distribution first.
+
+    Arguments:
+        name: of the score.
+        limit: largest accepted value, drawn as a line; None for none.
+    """
+    figure = Figure(figsize=(4.2, 0.7 + 0.75 * len(scores)), layout="constrained")
+    panels = figure.subplots(len(scores), sharex=True, squeeze=False)[:, 0]
+    values = [score.double().numpy() for score in scores.values()]
+    low, high = _span(values, limit)
+    for axes, title, each, colour in zip(
+        panels, scores, values, [BLUE, *[VERMILION] * len(scores)], strict=False
+    ):
+        weights = np.full(len(each), 1 / len(each))
+        axes.hist(
+            np.clip(each, low, high), np.linspace(low, high, 41), weights=weights, color=colour
+        )
+        if limit is not None:
+            axes.axvline(limit, color=BLACK, linestyle="--", linewidth=1.2)
+            axes.set_title(
+                f"{np.mean(each <= limit):.1%} within the threshold", loc="right", fontsize=9
+            )
+        axes.set_title(title, loc="left", fontsize=9, parse_math=False)
+        axes.set(yticks=[])
+        axes.spines["left"].set_visible(False)
+        bare(axes)
+    panels[-1].set_xlabel(f"{name} uncertainty (right: more uncertain)")
+    return figure
+
+
+def _span(values: Sequence[NDArray[np.float64]], limit: float | None) -> tuple[float, float]:
+    """Returns the plotted range: of `values[0]` and `limit`, extended towards all other values.
+
+    OOD scores may be many orders of magnitude away, so the range is extended by at most its own length.
+    """
+    known = values[0] if limit is None else np.append(values[0], limit)
+    low, high = float(known.min()), float(known.max())
+    length = high - low or 1.0  # constant scores
+    joined = np.concatenate([known, *values])
+    return max(low - length, float(joined.min())), min(high + length, float(joined.max()))
 
 
 def reliability_diagram(
@@ -150,27 +186,29 @@ def reliability_diagram(
     return figure
 
 
-def risk_coverage(prediction: Prediction, targets: Tensor, thresholds: Thresholds) -> Figure:
-    """Plots the error rate of accepted predictions against coverage, and the thresholds; targets (N,)."""
-    figure = Figure(figsize=(6.0, 3.9), layout="constrained")
+def risk_coverage(
+    prediction: Prediction, targets: Tensor, thresholds: Thresholds | None = None
+) -> Figure:
+    """Plots the error rate of accepted predictions against coverage, from targets (N,).
+
+    With `thresholds`, marks their target, and what they achieve for `prediction`.
+    """
+    figure = Figure(figsize=(5.0, 3.6), layout="constrained")
     axes = figure.subplots()
     for name, colour, line in (("epistemic", GREEN, "-"), ("aleatoric", BLUE, "--")):
         if name in prediction.scores():
             score = prediction.scores()[name]
             coverage, risk = metrics.risk_coverage(score, prediction.labels, targets)
             axes.plot(coverage, risk, color=colour, linestyle=line, label=f"by {name} uncertainty")
-    if (guide := thresholds.target.guide_line()) is not None:
-        draw = axes.axvline if guide.axis == "coverage" else axes.axhline
-        draw(guide.value, color=GREY, linestyle=":", label=guide.label)
-    axes.plot(
-        [thresholds.coverage],
-        [thresholds.error],
-        marker="*",
-        markersize=13,
-        color=VERMILION,
-        linestyle="none",
-        label=f"chosen: {thresholds.coverage:.1%} accepted, {thresholds.error:.2%} wrong",
-    )
+    if thresholds is not None:
+        if (guide := thresholds.target.guide_line()) is not None:
+            draw = axes.axvline if guide.axis == "coverage" else axes.axhline
+            draw(guide.value, color=GREY, linestyle=":", label=guide.label)
+        accepted = accepts(thresholds.limits, prediction.scores())
+        chosen = float(accepted.double().mean())
+        error = float((prediction.labels != targets)[accepted].double().mean())
+        label = f"chosen: {chosen:.1%} accepted, {error:.2%} wrong"
+        axes.plot([chosen], [error], "*", markersize=13, color=VERMILION, label=label)
     axes.set(
         xlabel="coverage (share accepted)", ylabel="error rate of accepted images", xlim=(0, 1.02)
     )

@@ -1,6 +1,7 @@
 """`daedl evaluate`: accuracy, calibration and OOD detection of a model."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,10 +18,13 @@ from daedl.cli.results import (
     OutOption,
     Record,
     make_table,
+    printable,
     require_output_file,
     write_records,
 )
 from daedl.evaluate import Measured
+from daedl.prediction import Prediction
+from daedl.storage import write_atomically
 
 
 def evaluate(
@@ -41,6 +45,13 @@ def evaluate(
     ] = None,
     form: FormatOption = Format.TABLE,
     out: OutOption = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="HTML file for a report: classes, confusions, score histograms, calibration, and images "
+            "that are wrong or unexpected."
+        ),
+    ] = None,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
@@ -49,22 +60,51 @@ def evaluate(
     Values are fractions, except for the log loss. In-distribution is the positive class.
     """
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
-        if out is not None:
-            require_output_file(out, model=model)
+        _require_outputs(model, out, report)
         classifier = load_model(model, device)
         inside = read_known(known, classifier)
         # All datasets are read before any prediction, so that a wrong path fails immediately.
         outside = {source: read_unknown(source, classifier) for source in unknown or []}
         prediction = classifier.predict(inside).to("cpu")
-        records = _records(known, len(inside), tasks.classification(prediction, inside.labels))
-        for source, others in outside.items():
-            measured = tasks.ood_detection(prediction, classifier.predict(others).to("cpu"))
-            records += _records(source, len(others), measured)
+        others = {source: classifier.predict(each).to("cpu") for source, each in outside.items()}
+        records = _records(known, tasks.classification(prediction, inside.labels), prediction)
+        for source, other in others.items():
+            records += _records(source, tasks.ood_detection(prediction, other), other)
         write_records(records, _table(records, list(prediction.scores())), form, out)
+        if report is not None:
+            from daedl.report import evaluation  # noqa: PLC0415 (imports matplotlib, which is slow)
+
+            datasets = (inside, *outside.values()), (prediction, *others.values())
+            evaluated = map(evaluation.Evaluated, _short_names([known, *outside]), *datasets)
+            html = evaluation.render(model.name, classifier, *evaluated)
+            # Class names may be invalid UTF-8.
+            write_atomically(report, html.encode("utf-8", "replace"))
+            typer.echo(f"Saved the report to {report}.", err=True)
 
 
-def _records(data: str, images: int, measured: Sequence[Measured]) -> list[Record]:
-    return [{"data": data, "images": images, **each._asdict()} for each in measured]
+def _require_outputs(model: Path, out: Path | None, report: Path | None) -> None:
+    """Raise if an output can't be written, before anything is computed."""
+    for option, path in (("--out", out), ("--report", report)):
+        if path is not None:
+            require_output_file(path, option, model)
+    if report is not None and out is not None and report.absolute() == out.absolute():
+        raise ValueError(f"--out and --report are both {out}; expected two files: rename one")
+
+
+def _short_names(sources: Sequence[str]) -> list[str]:
+    """Returns the last parts of the paths as valid text, or the paths themselves where these are equal."""
+    last = [Path(source).name or source for source in sources]
+    names = [
+        source if last.count(name) > 1 else name for source, name in zip(sources, last, strict=True)
+    ]
+    return [printable(name).encode("utf-8", "replace").decode() for name in names]
+
+
+def _records(data: str, measured: Sequence[Measured], prediction: Prediction) -> list[Record]:
+    return [
+        {"data": data, "images": len(prediction), **each._asdict()}
+        for each in (*measured, *tasks.acceptance(prediction))
+    ]
 
 
 def _table(records: Sequence[Record], scores: Sequence[str]) -> Table:

@@ -1,12 +1,10 @@
 """The demo's report: one self-contained HTML file."""
 
-import base64
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
-import jinja2
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,14 +12,14 @@ from torch import Tensor
 from daedl import figures
 from daedl.demo import digits, maps, moons
 from daedl.demo.table import Line, conclude
-from daedl.prediction import Prediction
+from daedl.report import html
 
 # Images per gallery: one row on a desktop, two on a phone (chosen).
 GALLERY = 8
 
 
 class Shown(NamedTuple):
-    """An image (8, 8) of a gallery, and its caption."""
+    """An image (8, 8) in [0, 1] of a gallery, and its caption."""
 
     image: Tensor
     digit: int
@@ -30,19 +28,16 @@ class Shown(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The image as a data URL."""
-        return inline(figures.picture(self.image))
-
-
-def inline(png: bytes) -> str:
-    """A PNG file as a data URL."""
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+        """The image as a data URL, 1 in black."""
+        return html.thumbnail((255 * (1 - self.image[None])).round().byte())
 
 
 def draw(on_moons: moons.Result, on_digits: digits.Result) -> dict[str, bytes]:
     """Returns the figures of the report as PNG, by name."""
     daedl = on_digits.predictions["daedl"]
-    densities = {title: _density(daedl[name])[1] for name, title in digits.TITLES.items()}
+    densities = {
+        title: daedl[name].columns()["density_score"] for name, title in digits.TITLES.items()
+    }
     tests = {method: each["test"] for method, each in on_digits.predictions.items()}
     drawn = {
         "two_moons": maps.moons_maps(on_moons),
@@ -63,14 +58,9 @@ def render(
 ) -> str:
     """Returns the report as HTML; `pictures` are the figures of `draw`, of the first seed."""
     runs = [(f"digits, seed {result.seed}", result.trained) for result in on_digits]
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("daedl.demo"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2").render(
+    return html.render(
+        "daedl.demo",
+        "report.html.j2",
         moons=on_moons,
         uncertainty=_mean_uncertainty(on_moons),
         ood_center=moons.OOD_CENTER,
@@ -82,7 +72,7 @@ def render(
         conclusion=conclude(lines),
         galleries=list(_galleries(on_digits[0])),
         runs=[("two moons", on_moons.trained), *runs],
-        pictures={name: inline(png) for name, png in pictures.items()},
+        pictures={name: html.inline(png) for name, png in pictures.items()},
         seconds=seconds,
         quick=quick,
         threads=torch.get_num_threads(),
@@ -104,22 +94,17 @@ def _galleries(result: digits.Result) -> Iterator[tuple[str, list[Shown]]]:
     """The most and the least certain images under DAEDL, with a title."""
     for name, (images, labels) in (("test", result.data.test), ("unknown", result.data.unknown)):
         prediction = result.predictions["daedl"][name]
-        log_density, score = _density(prediction)
+        scores, density_scores = prediction.scores(), prediction.columns()["density_score"]
         # Certain first. At a density score of 0 all epistemic scores are equal.
-        order = np.lexsort((-log_density, prediction.scores()["epistemic"]))
+        order = np.lexsort((scores["density"], scores["epistemic"]))
         for title, indices in (("Most", order[:GALLERY]), ("Least", order[::-1][:GALLERY])):
             shown = [
-                Shown(images[i, 0], int(labels[i]), int(prediction.labels[i]), float(score[i]))
+                Shown(
+                    images[i, 0],
+                    int(labels[i]),
+                    int(prediction.labels[i]),
+                    float(density_scores[i]),
+                )
                 for i in indices
             ]
             yield f"{title} certain: {digits.TITLES[name]}", shown
-
-
-def _density(prediction: Prediction) -> tuple[Tensor, Tensor]:
-    """Log density and density score (N,) of a method with a density."""
-    if prediction.log_density is None or prediction.density_score is None:
-        raise ValueError(
-            "the prediction has no density; expected the prediction of a method that fits one, "
-            "such as DAEDL"
-        )
-    return prediction.log_density, prediction.density_score

@@ -112,8 +112,9 @@ class Method(ABC):
                 "network without a head: build a new network"
             )
         self.require_normalization(network)
-        if self.spectral is not None and normalization(network) is None:
-            spectral_normalize(network, self.spectral)
+        spectral = self.resolved(network).spectral
+        if isinstance(spectral, SpectralNorm) and normalization(network) is None:
+            spectral_normalize(network, spectral)
         return network
 
     def has_head(self, network: Network) -> bool:
@@ -122,11 +123,11 @@ class Method(ABC):
 
     def require_normalization(self, network: Network) -> None:
         """Raise if `network` is spectrally normalised with settings other than `self.spectral`."""
-        present = normalization(network)
-        if present is not None and self.spectral not in (None, present):
+        present, required = normalization(network), self.resolved(network).spectral
+        if present is not None and required not in (None, present):
             raise ValueError(
                 f"the network is spectrally normalised with {present}, but the method requires "
-                f"{self.spectral}; expected equal settings: build a new network, or pass the "
+                f"{required}; expected equal settings: build a new network, or pass the "
                 "network's settings as spectral=..."
             )
 

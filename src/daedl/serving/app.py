@@ -17,10 +17,9 @@ from pydantic import BaseModel, Field
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from daedl.classifier import Classifier
-from daedl.serving.body import BodyLimit
 from daedl.serving.config import ServerConfig
 from daedl.serving.decoding import FORM, JSON, decode, media_types, read_uploads, require_media_type
-from daedl.serving.metrics import RequestTimer, ServerMetrics
+from daedl.serving.middleware import BodyLimit, RequestTimer, ServerMetrics
 from daedl.serving.predictor import Batcher, Predictor, Record
 
 PAGE = {
@@ -29,7 +28,6 @@ PAGE = {
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
 }
 ROUTES = ("/health", "/metrics", "/model", "/predict", "/predict/batch", "/openapi.json")
-PATHS = frozenset({*PAGE, *ROUTES})
 # Two decoding threads, so that one large image doesn't delay small ones (chosen).
 DECODERS = 2
 
@@ -52,7 +50,7 @@ def create_app(model: Classifier, config: ServerConfig | None = None) -> FastAPI
     # Each middleware is added around the previous ones.
     hosts = list(config.allowed_hosts)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    app.add_middleware(RequestTimer, metrics=service.metrics, paths=PATHS)
+    app.add_middleware(RequestTimer, metrics=service.metrics, paths=frozenset((*PAGE, *ROUTES)))
     app.add_middleware(BodyLimit, max_bytes=config.max_bytes)
     return app
 
@@ -126,13 +124,15 @@ class ImagePrediction(BaseModel):
     label: int = Field(description="Index of the predicted class.")
     class_name: str = Field(description="Name of the predicted class.")
     probs: dict[str, float] = Field(description="Probability per class.")
-    alpha0: float | None = Field(description="Sum of the Dirichlet concentrations.")
-    aleatoric: float | None = Field(description="Uncertainty between classes.")
-    epistemic: float | None = Field(description="Uncertainty from missing evidence.")
-    density_score: float | None = Field(description="Normalised feature density, 0 to 1.")
-    log_density: float | None = Field(description="Log density of the features.")
-    accept: bool | None = Field(description="Whether to act on the prediction.")
-    reason: str | None = Field(description="Why the prediction is rejected; empty if accepted.")
+    alpha0: float | None = Field(None, description="Sum of the Dirichlet concentrations.")
+    aleatoric: float | None = Field(None, description="Uncertainty between classes.")
+    epistemic: float | None = Field(None, description="Uncertainty from missing evidence.")
+    density_score: float | None = Field(None, description="Normalised feature density, 0 to 1.")
+    log_density: float | None = Field(None, description="Log density of the features.")
+    accept: bool | None = Field(None, description="Whether to act on the prediction.")
+    reason: str | None = Field(
+        None, description="Why the prediction is rejected; empty if accepted."
+    )
 
 
 class BatchPrediction(BaseModel):
@@ -222,10 +222,10 @@ def _protected_routes(service: PredictionService, config: ServerConfig) -> APIRo
         responses=_errors(*ERRORS),
         openapi_extra=_request_body(False, 1),
     )
-    async def predict(request: Request) -> Response:
-        """Predict one image: PNG, JPEG, {"array": [...]}, a .npy file or a form with one file."""
+    async def predict(request: Request) -> Record:
+        """Predict one image: a picture, {"array": [...]}, a .npy file or a form with one file."""
         (record,) = await service.predict(request, many=False)
-        return JSONResponse(record)
+        return record
 
     @router.post(
         "/predict/batch",
@@ -233,10 +233,9 @@ def _protected_routes(service: PredictionService, config: ServerConfig) -> APIRo
         responses=_errors(*ERRORS),
         openapi_extra=_request_body(True, config.max_images),
     )
-    async def predict_batch(request: Request) -> Response:
+    async def predict_batch(request: Request) -> Record:
         """Predict several images: {"images": [...]}, a .npy file or a form with several files."""
-        records = await service.predict(request, many=True)
-        return JSONResponse({"predictions": records})
+        return {"predictions": await service.predict(request, many=True)}
 
     return router
 

@@ -1,4 +1,4 @@
-"""Request bodies to network inputs: PNG and JPEG images, JSON, .npy files and forms."""
+"""Request bodies to network inputs: pictures, JSON, .npy files and forms."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from daedl.data.folder import FORMATS
 from daedl.data.preprocess import WHITE
 from daedl.serving.config import ServerConfig
 
-PICTURES = ("image/png", "image/jpeg")
+PICTURES = tuple(f"image/{name.lower()}" for name in FORMATS)
 JSON = "application/json"
 NPY = "application/octet-stream"
 FORM = "multipart/form-data"
@@ -117,7 +117,7 @@ def decode(
 
 
 def decode_images(uploads: Sequence[bytes], max_pixels: int) -> Iterator[Image.Image]:
-    """Yield one image per PNG or JPEG upload, in order.
+    """Yield one image per upload, in order.
 
     Sizes are read from the headers: nothing is decoded unless all images together are within
     `max_pixels`.
@@ -150,7 +150,8 @@ def _image_errors(name: str) -> Iterator[None]:
         reason = "unknown format" if isinstance(error, UnidentifiedImageError) else str(error)[:200]
         raise HTTPException(
             413 if too_large else 400,
-            f"{name} can't be decoded ({reason}); expected a complete PNG or JPEG: export it again",
+            f"{name} can't be decoded ({reason}); expected a complete {' or '.join(FORMATS)}: export it "
+            "again",
         ) from error
 
 
@@ -232,7 +233,7 @@ def _parse_npy(body: bytes) -> tuple[np.ndarray[Any, Any], float]:
         raise HTTPException(
             400,
             f"the body isn't a complete .npy file of numbers ({str(error)[:200]}); expected the output of "
-            "numpy.save: send pictures as image/png or image/jpeg",
+            f"numpy.save: send pictures as {' or '.join(PICTURES)}",
         ) from error
     if file.read(1):
         raise HTTPException(400, "the .npy file has trailing bytes; expected one array")

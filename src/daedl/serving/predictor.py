@@ -12,7 +12,7 @@ from torch import Tensor
 
 from daedl.classifier import Classifier
 from daedl.density import DensityScorer
-from daedl.serving.decoding import InputSpec
+from daedl.serving.decoding import PICTURES, InputSpec
 from daedl.spectral import remove_spectral_norm
 
 Record = dict[str, Any]
@@ -20,20 +20,6 @@ Predict = Callable[[Tensor], list[Record]]
 
 # Images per forward pass (chosen: larger batches are hardly faster per image).
 MAX_BATCH = 64
-# Fields of a record; None where the model doesn't provide a value.
-FIELDS = (
-    *(
-        "label",
-        "class_name",
-        "probs",
-        "alpha0",
-        "aleatoric",
-        "epistemic",
-        "density_score",
-        "log_density",
-    ),
-    *("accept", "reason"),
-)
 
 
 class Predictor:
@@ -61,10 +47,7 @@ class Predictor:
 
     def __call__(self, inputs: Tensor) -> list[Record]:
         """Return one record per input (N, *shape)."""
-        return [
-            {name: record.get(name) for name in FIELDS}
-            for record in self.model.predict(inputs).records()
-        ]
+        return self.model.predict(inputs).records()
 
     def describe(self) -> Record:
         """Return the model's properties for GET /model."""
@@ -75,6 +58,7 @@ class Predictor:
             "class_names": self.class_names,
             "input_shape": list(self.spec.shape),
             "accepts_images": self.spec.is_image,
+            "image_types": PICTURES,
             "has_alpha0": self.has_alpha0,
             "has_density": self.has_density,
             "density_reference": self.density_reference,

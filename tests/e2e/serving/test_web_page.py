@@ -11,6 +11,7 @@ from app_client import running
 from playwright.sync_api import (
     Browser,
     ConsoleMessage,
+    FilePayload,
     Locator,
     Page,
     Request,
@@ -85,9 +86,15 @@ def open_page(browser) -> Iterator[OpenPage]:
     assert problems == []
 
 
-def choose(page: Page, data: bytes, name: str = "a.png", kind: str = "image/png") -> None:
+def choose(page: Page, *files: FilePayload | bytes) -> None:
+    """Choose files; bytes are the content of a PNG file."""
     page.wait_for_selector("#work:not([hidden])")
-    page.set_input_files("#file", {"name": name, "mimeType": kind, "buffer": data})
+    uploads = [upload(each) if isinstance(each, bytes) else each for each in files]
+    page.set_input_files("#file", uploads)
+
+
+def upload(data: bytes, name: str = "a.png", kind: str = "image/png") -> FilePayload:
+    return {"name": name, "mimeType": kind, "buffer": data}
 
 
 def drag(page: Page, *points: tuple[float, float]) -> None:
@@ -137,23 +144,66 @@ def test_a_file(open_page, url, model, pixels, encode, viewport) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_dropped_file_is_rejected_with_a_reason(open_page, url, noise, encode) -> None:
-    page = open_page(url)
+def drop(page: Page, *contents: bytes) -> None:
+    """Drop PNG files on the page."""
     page.wait_for_selector("#work:not([hidden])")
-    page.click("#tab-draw")
     transfer = page.evaluate_handle(
-        """bytes => {
+        """files => {
             const transfer = new DataTransfer();
-            transfer.items.add(new File([new Uint8Array(bytes)], "n.png", { type: "image/png" }));
+            for (const bytes of files)
+                transfer.items.add(new File([new Uint8Array(bytes)], "n.png", { type: "image/png" }));
             return transfer;
         }""",
-        list(encode(noise)),
+        [list(each) for each in contents],
     )
     page.dispatch_event("body", "drop", {"dataTransfer": transfer})
+
+
+def test_a_dropped_file_is_rejected_with_a_reason(open_page, url, noise, encode) -> None:
+    page = open_page(url)
+    page.click("#tab-draw")
+    drop(page, encode(noise))
     expect(page.locator("#decision")).to_have_text("Rejected: ask a person")
     expect(page.locator("#reason")).to_have_text("Unlike the training data.")
     expect(page.locator("#density-note")).to_contain_text("Unlike the training data")
     expect(page.locator("#panel-file")).to_be_visible()
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_several_files_are_a_grid(open_page, url, pixels, noise, encode, viewport) -> None:
+    page = open_page(url, viewport)
+    name = "<img src=x onerror=alert(1)>.png"  # must not be parsed as HTML
+    choose(page, encode(pixels[0]), upload(b"no image", name), encode(noise), encode(pixels[1]))
+    expect(page.locator("#counts")).to_have_text("4 images: 2 accepted, 1 rejected, 1 failed.")
+    first, broken, strange, second = page.locator(".item").all()
+    expect(first.locator(".class-name")).to_contain_text("row")
+    expect(first.locator(".decision")).to_have_text("Accepted")
+    expect(broken.locator(".file")).to_have_text(name)
+    expect(broken.locator(".reason")).to_contain_text("unknown format")
+    expect(strange.locator(".reason")).to_have_text("Unlike the training data.")
+    expect(page.locator("#prediction")).to_be_hidden()
+    second.locator("button").click()
+    expect(page.locator("#class-name")).to_contain_text("column")
+    expect(page.locator("#prediction")).to_be_in_viewport()
+    expect(page.locator(".selected .file")).to_have_text("a.png")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_new_choice_replaces_the_grid(open_page, url, pixels, encode) -> None:
+    page = open_page(url)
+    drop(page, *(encode(each) for each in pixels))
+    expect(page.locator(".item")).to_have_count(6)
+    choose(page, encode(pixels[0]))
+    expect(page.locator("#class-name")).to_contain_text("row")
+    expect(page.locator("#grid")).to_be_hidden()
+    expect(page.locator(".item")).to_have_count(0)
+
+
+def test_the_number_of_cards_is_bounded(open_page, url) -> None:
+    page = open_page(url)
+    drop(page, *[b"x"] * 501)
+    expect(page.locator("#error")).to_contain_text("first 500")
+    expect(page.locator(".item")).to_have_count(500)
 
 
 def model_input(page: Page) -> np.ndarray:
@@ -205,7 +255,7 @@ def test_errors_are_shown_until_the_next_prediction(open_page, url, pixels, enco
     choose(page, b"no image at all")
     expect(error).to_contain_text("unknown format")
     expect(page.locator("#result")).to_be_hidden()
-    choose(page, b"GIF89a", "a.gif", "image/gif")
+    choose(page, upload(b"GIF89a", "a.gif", "image/gif"))
     expect(error).to_contain_text("image/gif")
     choose(page, encode(pixels[0])[:-30])
     expect(error).to_contain_text("can't be decoded")

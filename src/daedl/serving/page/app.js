@@ -1,17 +1,20 @@
 "use strict";
 
-// Sends an image to the server and shows its prediction. No external resources.
+// Sends images to the server and shows their predictions. No external resources; text from files and the server
+// is set as textContent, never parsed as HTML.
 
 const $ = (id) => document.getElementById(id);
 const PEN = 1 / 13; // stroke width as a share of the drawing area, as in MNIST
 const FRAME = 20 / 28; // share of the image that a centred drawing fills, as in MNIST
 const MAX_BARS = 10; // classes shown before "All classes" is clicked (chosen)
+const MAX_FILES = 500; // images shown at a time (chosen)
+const PARALLEL = 4; // requests in progress, far fewer than the server accepts (chosen)
 const MAX_ALPHA0 = 1000; // right end of the scale, in multiples of the number of classes (chosen)
 
 let model = null;
 let token = "";
-let latest = 0; // number of the newest request: responses to older ones are ignored
-let preview = "";
+let latest = 0; // number of the newest choice of images: responses to older ones are ignored
+let urls = []; // of the images that are shown
 
 // ---- requests
 
@@ -44,7 +47,8 @@ async function start() {
   showError(null);
   $("login").hidden = true;
   $("facts").textContent = describeModel();
-  $("file-note").textContent = `PNG or JPEG, up to ${bytes(model.max_bytes)}.`;
+  $("file").accept = model.image_types.join();
+  $("file-note").textContent = `${model.image_types.map((type) => type.slice(6).toUpperCase()).join(", ")}; up to ${bytes(model.max_bytes)} each.`;
   $("thresholds").textContent = model.thresholds
     ? sentence(model.thresholds)
     : "This model isn't calibrated, so that predictions are neither accepted nor rejected. “daedl calibrate” chooses thresholds.";
@@ -62,16 +66,19 @@ function describeModel() {
 }
 
 async function predict(blob) {
+  if (blob.size > model.max_bytes)
+    throw new Error(`The image has ${bytes(blob.size)}; the server accepts up to ${bytes(model.max_bytes)}: reduce its size.`);
+  return request("predict", { method: "POST", body: blob, headers: { "Content-Type": blob.type } });
+}
+
+async function predictOne(blob) {
   const number = ++latest;
   $("prediction").classList.add("busy");
   try {
-    if (blob.size > model.max_bytes)
-      throw new Error(`The image has ${bytes(blob.size)}; the server accepts up to ${bytes(model.max_bytes)}: reduce its size.`);
-    const prediction = await request("predict", { method: "POST", body: blob, headers: { "Content-Type": blob.type } });
+    const prediction = await predict(blob);
     if (number !== latest) return;
     showError(null);
-    await drawInput(blob).catch(() => {}); // a browser may support fewer kinds of PNG than the server
-    if (number === latest) show(prediction);
+    await show(prediction, blob);
   } catch (error) {
     if (number !== latest) return;
     reset();
@@ -79,6 +86,24 @@ async function predict(blob) {
   } finally {
     if (number === latest) $("prediction").classList.remove("busy");
   }
+}
+
+async function predictAll(files) {
+  const number = ++latest;
+  const counts = { accepted: 0, rejected: 0, predicted: 0, failed: 0 };
+  const cards = files.map((file) => makeCard(file));
+  $("cards").replaceChildren(...cards);
+  const queue = cards.entries(); // shared: each worker takes the next card
+  const work = async () => {
+    for (const [index, card] of queue) {
+      const outcome = await fillCard(card, files[index], number);
+      if (number !== latest) return;
+      counts[outcome]++;
+      showCounts(files.length, counts);
+    }
+  };
+  showCounts(files.length, counts);
+  await Promise.all(Array.from({ length: PARALLEL }, work));
 }
 
 // ---- the prediction
@@ -95,7 +120,11 @@ function reset() {
   $("waiting").hidden = false;
 }
 
-function show(prediction) {
+async function show(prediction, blob) {
+  const number = latest;
+  await drawInput(blob).catch(() => {}); // a browser may support fewer kinds of images than the server
+  if (number !== latest) return;
+  $("prediction").hidden = false;
   $("waiting").hidden = true;
   $("result").hidden = false;
   const share = document.createElement("small");
@@ -108,10 +137,13 @@ function show(prediction) {
   showProbs(prediction, false);
 }
 
-function showDecision({ accept, reason }) {
-  const box = $("decision-box");
+function mark(box, accept) {
   box.classList.toggle("yes", accept === true);
   box.classList.toggle("no", accept === false);
+}
+
+function showDecision({ accept, reason }) {
+  mark($("decision-box"), accept);
   if (accept === null) {
     $("decision").textContent = "Not calibrated";
     $("reason").textContent = "The model has no thresholds to accept or reject predictions.";
@@ -224,21 +256,100 @@ const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!
 const brief = (value) =>
   value < 1e6 ? value.toLocaleString("en", { maximumSignificantDigits: 3 }) : value.toExponential(1);
 
-// ---- a file
+// ---- the grid of several images
 
-function useFile(file) {
-  if (!file) return;
-  URL.revokeObjectURL(preview);
-  preview = URL.createObjectURL(file);
-  $("preview").src = preview;
-  $("preview").hidden = false;
-  $("invitation").hidden = true;
-  predict(file);
+function element(tag, kind, text = "") {
+  const made = document.createElement(tag);
+  made.className = kind;
+  made.textContent = text;
+  return made;
+}
+
+function showUrl(image, blob) {
+  const url = URL.createObjectURL(blob);
+  urls.push(url);
+  image.src = url;
+}
+
+function makeCard(file) {
+  const card = element("li", "item busy");
+  const image = element("img", "");
+  image.alt = "";
+  image.loading = "lazy";
+  image.onload = () => image.classList.toggle("small", image.naturalWidth < 128);
+  image.onerror = () => (image.hidden = true);
+  showUrl(image, file);
+  const name = element("span", "file", file.name);
+  name.title = file.name;
+  card.append(image, name);
+  return card;
+}
+
+async function fillCard(card, file, number) {
+  let prediction;
+  try {
+    prediction = await predict(file);
+  } catch (error) {
+    card.className = "item failed";
+    card.append(element("span", "reason", sentence(error.message || "a token is required")));
+    return "failed";
+  }
+  const { accept, class_name: name, probs, reason } = prediction;
+  const button = element("button", "class-name", name);
+  button.type = "button";
+  button.append(" ", element("small", "", percent(probs[name])));
+  button.onclick = async () => {
+    for (const each of $("cards").children) each.classList.toggle("selected", each === card);
+    await show(prediction, file);
+    if (number === latest) $("prediction").scrollIntoView({ block: "nearest" });
+  };
+  const decision = accept === null ? "Not calibrated" : accept ? "Accepted" : "Rejected";
+  card.append(button, element("span", "decision", decision));
+  if (reason) card.append(element("span", "reason", sentence(reason)));
+  mark(card, accept);
+  card.classList.remove("busy");
+  return accept === null ? "predicted" : accept ? "accepted" : "rejected";
+}
+
+function showCounts(total, counts) {
+  const parts = Object.entries(counts).filter(([, count]) => count);
+  const done = parts.reduce((sum, [, count]) => sum + count, 0);
+  $("counts").textContent =
+    `${done < total ? `${done} of ${total}` : total} images` +
+    (parts.length ? `: ${parts.map(([name, count]) => `${count} ${name}`).join(", ")}.` : " …");
+}
+
+// ---- files
+
+function useFiles(list) {
+  const files = [...list];
+  if (!files.length) return;
+  const one = files.length === 1;
+  clearFiles();
+  $("preview").hidden = !one;
+  $("invitation").hidden = one;
+  $("grid").hidden = one;
+  $("prediction").hidden = !one;
+  if (one) {
+    showUrl($("preview"), files[0]);
+    predictOne(files[0]);
+  } else {
+    const more = files.length - MAX_FILES;
+    showError(more > 0 ? new Error(`${files.length} files were chosen; the first ${MAX_FILES} are shown.`) : null);
+    predictAll(files.slice(0, MAX_FILES));
+  }
+}
+
+function clearFiles() {
+  urls.forEach(URL.revokeObjectURL);
+  urls = [];
+  reset();
+  $("cards").replaceChildren();
 }
 
 $("file").addEventListener("change", () => {
-  useFile($("file").files[0]);
-  $("file").value = ""; // so that choosing the same file again is a change
+  useFiles($("file").files);
+  $("file").value = ""; // so that choosing the same files again is a change
 });
 $("preview").addEventListener("load", () => {
   $("preview").classList.toggle("small", $("preview").naturalWidth < 128);
@@ -260,7 +371,7 @@ document.addEventListener("drop", (event) => {
   $("drop").classList.remove("over");
   if ($("work").hidden) return;
   selectTab("file");
-  useFile(event.dataTransfer.files[0]);
+  useFiles(event.dataTransfer.files);
 });
 
 // ---- a drawing
@@ -345,7 +456,9 @@ function send() {
   const ink = measureInk();
   if (!ink.mass) return;
   const image = $("centre").checked ? centre(ink) : pad;
-  image.toBlob(predict, "image/png");
+  $("grid").hidden = true;
+  $("prediction").hidden = false;
+  image.toBlob(predictOne, "image/png");
 }
 
 $("clear").addEventListener("click", () => {
