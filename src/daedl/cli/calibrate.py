@@ -7,7 +7,7 @@ import typer
 
 from daedl.checks import NotFittedError
 from daedl.cli.common import Threads, report_errors, using_threads
-from daedl.cli.images import ModelFile, load_model, read_known
+from daedl.cli.images import ModelFile, SkipBroken, load_model, read_known
 from daedl.cli.results import require_output_file
 from daedl.selective import MaxErrorRate, MaxRejectionRate, On, Target
 from daedl.storage import write_atomically
@@ -47,6 +47,7 @@ def calibrate(
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite the file named by --out if it exists.")
     ] = False,
+    skip_broken: SkipBroken = False,
     threads: Threads = None,
 ) -> None:
     """Choose thresholds on held-out images, save them in the model, and plot risk against coverage.
@@ -62,7 +63,7 @@ def calibrate(
         plot = plot or destination.with_name(f"{destination.name}.risk.png")
         _require_outputs(model, destination, plot, force)
         classifier = load_model(model)
-        held_out = read_known(data, classifier)
+        held_out = read_known(data, classifier, skip_broken)
         thresholds = classifier.calibrate(held_out, target, on)
         prediction = classifier.predict(held_out)
         figure = figures.risk_coverage(prediction, held_out.labels, thresholds)

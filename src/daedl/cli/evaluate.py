@@ -10,7 +10,7 @@ from daedl import evaluate as tasks
 from daedl import metrics
 from daedl.checks import NotFittedError
 from daedl.cli.common import Threads, report_errors, using_threads
-from daedl.cli.images import ModelFile, load_model, read_known, read_unknown
+from daedl.cli.images import ModelFile, SkipBroken, load_model, read_known, read_unknown
 from daedl.cli.results import (
     Format,
     FormatOption,
@@ -41,6 +41,7 @@ def evaluate(
     ] = None,
     form: FormatOption = Format.TABLE,
     out: OutOption = None,
+    skip_broken: SkipBroken = False,
     threads: Threads = None,
 ) -> None:
     """Evaluate a model on images of known classes, and its uncertainty scores on OOD images.
@@ -51,9 +52,11 @@ def evaluate(
         if out is not None:
             require_output_file(out, model=model)
         classifier = load_model(model)
-        inside = read_known(known, classifier)
+        inside = read_known(known, classifier, skip_broken)
         # All datasets are read before any prediction, so that a wrong path fails immediately.
-        outside = {source: read_unknown(source, classifier) for source in unknown or []}
+        outside = {
+            source: read_unknown(source, classifier, skip_broken) for source in unknown or []
+        }
         prediction = classifier.predict(inside)
         records = _records(known, len(inside), tasks.classification(prediction, inside.labels))
         for source, others in outside.items():

@@ -15,6 +15,11 @@ ModelFile = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model file written by `daedl train`.")
 ]
 
+SkipBroken = Annotated[
+    bool,
+    typer.Option("--skip-broken", help="Skip images that can't be read, instead of an error."),
+]
+
 
 def load_model(path: Path) -> Classifier:
     """Loads a classifier and reports warnings."""
@@ -22,16 +27,21 @@ def load_model(path: Path) -> Classifier:
         return Classifier.load(path)
 
 
-def read_known(source: str, model: Classifier) -> ImageSet:
+def read_known(source: str, model: Classifier, skip_broken: bool = False) -> ImageSet:
     """Reads labelled images of the classes of `model`."""
-    with report_warnings():
-        return read_for(expand_user(source), require_preprocess(model), class_names(model))
+    return _read(source, model, labelled=True, skip_broken=skip_broken)
 
 
-def read_unknown(source: str, model: Classifier) -> ImageSet:
+def read_unknown(source: str, model: Classifier, skip_broken: bool = False) -> ImageSet:
     """Reads unlabelled images."""
+    return _read(source, model, labelled=False, skip_broken=skip_broken)
+
+
+def _read(source: str, model: Classifier, **options: bool) -> ImageSet:
     with report_warnings():
-        return read_for(expand_user(source), require_preprocess(model), (), labelled=False)
+        return read_for(
+            expand_user(source), require_preprocess(model), class_names(model), **options
+        )
 
 
 def class_names(model: Classifier) -> list[str]:

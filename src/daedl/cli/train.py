@@ -1,6 +1,5 @@
 """`daedl train`: train a classifier on images."""
 
-import hashlib
 import shlex
 import textwrap
 import warnings
@@ -18,6 +17,7 @@ from daedl.backbones import Pretrained
 from daedl.classifier import Classifier
 from daedl.cli import backbone as backbone_options
 from daedl.cli.common import Threads, report_errors, report_warnings, using_threads
+from daedl.cli.images import SkipBroken
 from daedl.cli.memory import keep_freed_memory
 from daedl.cli.results import require_output_file
 from daedl.cli.settings import build
@@ -43,7 +43,7 @@ def train(
     data: Annotated[
         str,
         typer.Option(
-            help="Folder with one subfolder of PNG or JPEG images per class, or .npz file with "
+            help="Folder with one subfolder of images per class, or .npz file with "
             "`images` and `labels`."
         ),
     ],
@@ -101,6 +101,7 @@ def train(
         str, typer.Option(help="Augmentations, comma-separated: flip, crop, rotate.")
     ] = "",
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")] = 0,
+    skip_broken: SkipBroken = False,
     threads: Threads = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume after the last completed epoch.")
@@ -126,7 +127,7 @@ def train(
         _validate_options(validation, seed)
         checkpoint = _checkpoint_path(out, resume, force)
         pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
-        images = _read_images(data, size, grey, pretrained)
+        images = _read_images(data, size, grey, pretrained, skip_broken)
         training, held_out = _split(images, validation, seed)
         model = _build_model(name, chosen, images, seed, pretrained)
         typer.echo(_description(training, held_out, model))
@@ -140,7 +141,7 @@ def train(
             "patience": patience,
             "seed": seed,
             "resume_key": {
-                "data": _digest(images),
+                "data": images.digest(),
                 "augmentation": augment,
                 "validation": validation,
                 "batch size": batch_size,
@@ -205,7 +206,11 @@ def _checkpoint_path(out: Path, resume: bool, force: bool) -> Path:
 
 
 def _read_images(
-    data: str, size: int | None, grey: bool | None, pretrained: Pretrained | None
+    data: str,
+    size: int | None,
+    grey: bool | None,
+    pretrained: Pretrained | None,
+    skip_broken: bool,
 ) -> ImageSet:
     options: dict[str, Any] = {
         "channels": None if grey is None else 1 if grey else 3,
@@ -219,7 +224,7 @@ def _read_images(
             "resize": expected.resize,
         }
     with report_warnings():
-        images = read(expand_user(data), **options)
+        images = read(expand_user(data), skip_broken=skip_broken, **options)
     if images.num_classes < 2:
         raise ValueError(
             f"{data} has one class; expected at least two: add a subfolder, or a label, per class"
@@ -231,7 +236,7 @@ def _read_images(
             f"labels of {data} are {shown}; expected 0 to {len(present) - 1} for its {len(present)} "
             "classes: renumber them with numpy.unique(labels, return_inverse=True)[1]"
         )
-    if pretrained is None and grey is None and bool((images.images == images.images[:, :1]).all()):
+    if pretrained is None and grey is None and images.is_grey():
         return images.converted(1, images.shape[1])
     return images
 
@@ -247,13 +252,6 @@ def _split(images: ImageSet, validation: float, seed: int) -> tuple[ImageSet, Im
             "--validation"
         )
     return training, held_out
-
-
-def _digest(images: ImageSet) -> str:
-    """Returns a digest of images and labels."""
-    digest = hashlib.sha256(images.images.numpy().tobytes())
-    digest.update(images.labels.numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def _names(images: ImageSet) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Request bodies to network inputs: PNG and JPEG images, JSON, .npy files and forms."""
+"""Request bodies to network inputs: images, JSON, .npy files and forms."""
 
 import json
 import math
@@ -20,11 +20,10 @@ from torch import Tensor
 
 from daedl.classifier import Classifier
 from daedl.data import Preprocess
-from daedl.data.folder import FORMATS
+from daedl.data.pictures import FORMATS, MEDIA_TYPES
 from daedl.data.preprocess import WHITE
 from daedl.serving.config import ServerConfig
 
-PICTURES = ("image/png", "image/jpeg")
 JSON = "application/json"
 NPY = "application/octet-stream"
 FORM = "multipart/form-data"
@@ -61,7 +60,7 @@ class InputSpec:
 
 def media_types(many: bool) -> tuple[str, ...]:
     """Return the accepted media types: a picture is a single image."""
-    return (JSON, NPY, FORM) if many else (*PICTURES, JSON, NPY, FORM)
+    return (JSON, NPY, FORM) if many else (*MEDIA_TYPES, JSON, NPY, FORM)
 
 
 def require_media_type(request: Request, many: bool) -> str:

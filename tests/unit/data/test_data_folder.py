@@ -152,7 +152,7 @@ def test_different_sizes_require_a_size(folder):
 
 def test_empty_and_missing_folders(folder, tmp_path):
     (folder / "empty").mkdir()
-    with pytest.raises(ValueError, match="none of them PNG or JPEG") as caught:
+    with pytest.raises(ValueError, match="no image in") as caught:
         read_folder(folder)
     assert str(folder / "empty") in str(caught.value)
     (tmp_path / "nothing").mkdir()
@@ -214,7 +214,7 @@ def test_images_with_too_many_pixels_are_rejected(folder, side):
     """A small PNG that declares 100 million pixels or more."""
     path = folder / "dog" / "bomb.png"
     path.write_bytes(black(side, 1 if side < 1 << 30 else 0))
-    with pytest.raises(ValueError, match=r"bomb\.png is too large") as caught:
+    with pytest.raises(ValueError, match=r"bomb\.png .*too large") as caught:
         read_folder(folder)
     assert str(path) in str(caught.value)
 
@@ -224,7 +224,7 @@ def test_valid_decompression_bombs_are_rejected(folder, monkeypatch):
     path = folder / "dog" / "bomb.png"
     path.write_bytes(black(9460, 9460))
     assert path.stat().st_size < 20_000
-    with pytest.raises(ValueError, match=r"bomb\.png is too large") as caught:
+    with pytest.raises(ValueError, match=r"bomb\.png .*too large") as caught:
         read_folder(folder)
     assert str(path) in str(caught.value)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
