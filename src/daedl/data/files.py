@@ -33,7 +33,7 @@ NAMED = 10  # names in an error or warning (chosen)
 
 
 @dataclass(frozen=True, eq=False)
-class Files(Dataset[Pixels]):
+class Files(Dataset[Pixels | str]):
     """Pictures that are decoded on access; takes the place of a tensor (N, C, H, W), uint8.
 
     Attributes:
@@ -66,17 +66,20 @@ class Files(Dataset[Pixels]):
     def __len__(self) -> int:
         return len(self.pictures)
 
-    def __getitem__(self, index: int) -> Pixels:
-        """Returns the pixels (C, H, W) of one picture; raises ValueError if it can't be read."""
+    def __getitem__(self, index: int) -> Pixels | str:
+        """Returns the pixels (C, H, W) of one picture, or the reason why it can't be read.
+
+        An error would stop a worker process.
+        """
         try:
-            return self._decode(index)
+            return decode(self.pictures[index], self.channels, self.size, self.resize).numpy()
         except ValueError as error:
-            raise broken_error({self.pictures[index]: str(error)}) from error
+            return str(error)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image."""
-        height, width = self.size or self[0].shape[1:]
+        """Channels, height and width of an image; `decode_all` determines the size."""
+        height, width = self.size or (0, 0)
         return self.channels, height, width
 
     def subset(self, indices: Tensor) -> "Files":
@@ -84,29 +87,14 @@ class Files(Dataset[Pixels]):
         return replace(self, pictures=tuple(self.pictures[i] for i in indices.tolist()))
 
     def batches(self, order: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yields images (B, C, H, W), one batch per tensor of indices (B,).
-
-        After a broken file no batch is yielded; the remaining files are decoded to name all broken ones.
-        """
-        broken: dict[Path | Image, str] = {}
-        for indices, results in zip(order, self.attempts(order), strict=True):
-            pairs = zip(indices.tolist(), results, strict=True)
-            broken |= {self.pictures[i]: each for i, each in pairs if isinstance(each, str)}
-            if not broken:
-                yield torch.from_numpy(np.stack(results))
-        if broken:
-            raise broken_error(broken)
-
-    def attempts(self, order: Sequence[Tensor]) -> Iterator[list[Pixels | str]]:
-        """Yields the pixels of each picture, or the reason why it can't be read, in lists as in `order`."""
-        loader: DataLoader[Any] = DataLoader(
-            _Attempts(self),
+        """Yields images (B, C, H, W), one batch per tensor of indices (B,)."""
+        loader = FileLoader(
+            LabelledFiles(self, torch.zeros(len(self), dtype=torch.int64)),
             batch_sampler=[indices.tolist() for indices in order],
-            collate_fn=list,
             generator=torch.Generator(),  # else the global random state would change
-            **worker_options(len(self)),
+            **loader_options(len(self)),
         )
-        yield from loader
+        return (images for images, _ in loader)
 
     def status(self) -> bytes:
         """Returns paths, sizes and modification times, for a digest."""
@@ -114,27 +102,10 @@ class Files(Dataset[Pixels]):
         entries = [f"{path}\0{each.st_size} {each.st_mtime_ns}" for path, each in status]
         return "\n".join(entries).encode("utf-8", "surrogateescape")
 
-    def _decode(self, index: int) -> Pixels:
-        pixels: Pixels = decode(self.pictures[index], self.channels, self.size, self.resize).numpy()
-        return pixels
-
 
 @dataclass(frozen=True, eq=False)
-class _Attempts(Dataset[Pixels | str]):
-    """Returns the reason for a broken file, because a worker would add its traceback to an error."""
-
-    files: Files
-
-    def __getitem__(self, index: int) -> Pixels | str:
-        try:
-            return self.files._decode(index)
-        except ValueError as error:
-            return str(error)
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledFiles(Dataset[tuple[Pixels, int]]):
-    """Pairs of pixels (C, H, W) and label."""
+class LabelledFiles(Dataset[Any]):
+    """Samples (index, pixels or reason, label) for a `FileLoader`."""
 
     files: Files
     labels: Tensor
@@ -142,14 +113,29 @@ class LabelledFiles(Dataset[tuple[Pixels, int]]):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, index: int) -> tuple[Pixels, int]:
-        return self.files[index], int(self.labels[index])
+    def __getitem__(self, index: int) -> tuple[int, Pixels | str, int]:
+        return index, self.files[index], int(self.labels[index])
 
-    @staticmethod
-    def collate(samples: Sequence[tuple[Pixels, int]]) -> tuple[Pixels, NDArray[np.int64]]:
-        """Joins samples to arrays; tensors would occupy shared memory, which containers limit."""
-        images, labels = zip(*samples, strict=True)
-        return np.stack(images), np.array(labels)
+
+class FileLoader(DataLoader[Any]):
+    """Batches of images (B, C, H, W) and labels (B,) of `LabelledFiles`.
+
+    After a broken file no batch is yielded; the remaining files are decoded to name all broken ones. Workers
+    send arrays, because tensors would occupy shared memory, which containers limit.
+    """
+
+    dataset: LabelledFiles
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:  # type: ignore[override]
+        pictures = self.dataset.files.pictures
+        broken: dict[Any, str] = {}
+        for samples in super().__iter__():
+            broken |= {pictures[i]: each for i, each, _ in samples if isinstance(each, str)}
+            if not broken:
+                _, images, labels = zip(*samples, strict=True)
+                yield torch.from_numpy(np.stack(images)), torch.tensor(labels)
+        if broken:
+            raise broken_error(broken)
 
 
 @dataclass(frozen=True)
@@ -180,8 +166,9 @@ def decode_all(files: Files, limit: float | None = None) -> Readable:
     Pixels of more than `limit` bytes are not kept; by default `memory_limit()`.
     """
     limit = memory_limit() if limit is None else limit
-    order = torch.split(torch.arange(len(files)), CHUNK)
-    results = (each for chunk in files.attempts(order) for each in chunk)
+    options = loader_options(len(files))
+    chunks = DataLoader(files, CHUNK, generator=torch.Generator(), **options)
+    results = (each for chunk in chunks for each in chunk)
     broken: dict[Any, str] = {}
     indices: list[int] = []
     stored: Pixels | None = None
@@ -223,8 +210,8 @@ def memory_limit() -> int:
     return _setting("DAEDL_MEMORY", MEMORY, "MiB of decoded images") << 20
 
 
-def worker_options(files: int) -> dict[str, Any]:
-    """Returns the arguments of a DataLoader that decodes `files` files.
+def loader_options(files: int) -> dict[str, Any]:
+    """Returns arguments of a DataLoader that decodes `files` files.
 
     Forked workers need no `if __name__ == "__main__"` in users' scripts. Where forking is not safe, none are
     started by default.
@@ -234,7 +221,7 @@ def worker_options(files: int) -> dict[str, Any]:
     default = 0 if unsafe or files < MANY else min(MAX_WORKERS, cores)
     workers = _setting("DAEDL_WORKERS", default, "worker processes")
     context = "fork" if workers and sys.platform == "linux" else None
-    return {"num_workers": workers, "multiprocessing_context": context}
+    return {"num_workers": workers, "multiprocessing_context": context, "collate_fn": list}
 
 
 def name_some(names: Sequence[Any]) -> str:

@@ -22,7 +22,7 @@ from torch.utils.data import (
 
 from daedl.checks import require_whole
 from daedl.data.batches import Batch, Batches
-from daedl.data.files import Files, LabelledFiles, worker_options
+from daedl.data.files import FileLoader, Files, LabelledFiles, loader_options
 from daedl.data.folder import pictures_in
 from daedl.data.images import ImageSet
 from daedl.data.preprocess import Preprocess
@@ -61,8 +61,7 @@ def as_batches(
     if isinstance(data, ImageSet):
         data = data.dataset()
     if isinstance(data, LabelledFiles):
-        options = worker_options(len(data))
-        return DataLoader(data, batch_size, shuffle, collate_fn=data.collate, **options)
+        return FileLoader(data, batch_size, shuffle, **loader_options(len(data)))
     if _is_whole_set(data):
         data = _as_dataset(*data)
     if isinstance(data, Dataset):
@@ -233,7 +232,7 @@ def _samplers(batches: Iterable[Batch]) -> list[Any]:
 
 def _covers_dataset(loader: DataLoader[Batch]) -> bool:
     """Returns whether PyTorch's own samplers return every sample of the dataset once per epoch."""
-    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+    if type(loader) not in (DataLoader, FileLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     if type(loader.batch_sampler) is not BatchSampler:
         return False
@@ -253,7 +252,7 @@ def _cannot_share(batches: Iterable[Batch]) -> ValueError:
 def _rebuild(
     loader: DataLoader[Batch], sampler: Sequence[int] | Sampler[Any], drop_last: bool = False
 ) -> DataLoader[Batch]:
-    return DataLoader(
+    return type(loader)(
         loader.dataset,
         batch_size=cast(BatchSampler, loader.batch_sampler).batch_size,
         sampler=sampler,

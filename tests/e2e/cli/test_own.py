@@ -651,7 +651,7 @@ class TestPrediction:
         assert result.exit_code == 0, result.output
         before, after = result.stderr.splitlines()
         for line in (before, after):
-            assert "4 other files (2 .mp4, 1 .txt, 1 without suffix), 2 hidden" in line
+            assert "4 other files (2 .mp4, 1 without suffix, 1 .txt), 2 hidden" in line
         assert "Predicted 3 images" in after
 
     def test_names_that_are_not_utf_8(self, world: Path, model: Path, tmp_path: Path) -> None:
