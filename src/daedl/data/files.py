@@ -201,7 +201,7 @@ def broken_error(broken: Mapping[Any, str]) -> ValueError:
     """Returns an error that names the first `NAMED` broken files and states their number."""
     return ValueError(
         f"{_list_broken(broken)}; expected {EXPECTED} images: export them again, remove them, or skip them "
-        "with --skip-broken, in Python skip_broken=True"
+        "with --skip-broken, in Python read_folder(..., skip_broken=True)"
     )
 
 
