@@ -72,9 +72,11 @@ class Files(Dataset[Pixels | str]):
         An error would stop a worker process.
         """
         try:
-            return decode(self.pictures[index], self.channels, self.size, self.resize).numpy()
+            pixels = decode(self.pictures[index], self.channels, self.size, self.resize)
         except ValueError as error:
             return str(error)
+        # Contiguous as a tensor in memory: convolutions round differently in another layout.
+        return pixels.contiguous().numpy()
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from daedl.classifier import Classifier
 from daedl.data import Preprocess
-from daedl.data.pictures import FORMATS, MEDIA_TYPES
+from daedl.data.pictures import EXPECTED, FORMATS, MEDIA_TYPES
 from daedl.data.preprocess import WHITE
 from daedl.serving.config import ServerConfig
 
@@ -116,7 +116,7 @@ def decode(
 
 
 def decode_images(uploads: Sequence[bytes], max_pixels: int) -> Iterator[Image.Image]:
-    """Yield one image per PNG or JPEG upload, in order.
+    """Yield one image per upload, in order.
 
     Sizes are read from the headers: nothing is decoded unless all images together are within
     `max_pixels`.
@@ -149,7 +149,7 @@ def _image_errors(name: str) -> Iterator[None]:
         reason = "unknown format" if isinstance(error, UnidentifiedImageError) else str(error)[:200]
         raise HTTPException(
             413 if too_large else 400,
-            f"{name} can't be decoded ({reason}); expected a complete PNG or JPEG: export it again",
+            f"{name} can't be decoded ({reason}); expected a complete {EXPECTED} image: export it again",
         ) from error
 
 
@@ -231,7 +231,7 @@ def _parse_npy(body: bytes) -> tuple[np.ndarray[Any, Any], float]:
         raise HTTPException(
             400,
             f"the body isn't a complete .npy file of numbers ({str(error)[:200]}); expected the output of "
-            "numpy.save: send pictures as image/png or image/jpeg",
+            "numpy.save: send pictures as image/png, image/jpeg, ...",
         ) from error
     if file.read(1):
         raise HTTPException(400, "the .npy file has trailing bytes; expected one array")

@@ -199,6 +199,37 @@ class TestTraining:
         assert "warning: the density is saturated" in result.stdout
         assert "--set leave_one_out=true" in result.stdout
 
+    def test_folders_larger_than_memory_and_skipped_files_give_the_same_model(
+        self, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        data, plain, lazy = tmp_path / "pets", tmp_path / "a.daedl", tmp_path / "b.daedl"
+        shutil.copytree(world / "train", data)
+        options = "--augment", "flip,crop"
+        assert call(*small(data, plain, *options)).exit_code == 0
+        for name in ("cat/x.png", "dog/y.jpg"):
+            (data / name).write_text("no image")
+        monkeypatch.setenv("DAEDL_MEMORY", "0")
+        message = error_line(*small(data, lazy, *options))
+        assert "cat/x.png" in message
+        assert "dog/y.jpg" in message
+        result = call(*small(data, lazy, *options, "--skip-broken"))
+        assert result.exit_code == 0, result.output
+        assert result.stderr.startswith("Warning: skipped: 2 images")
+        assert lazy.read_bytes() == plain.read_bytes()
+        held_out = "--data", data, "--skip-broken", "--reject", 0.2, "--out", tmp_path / "c.daedl"
+        result = call("calibrate", world / "softmax.daedl", *held_out)
+        assert result.exit_code == 0, result.output
+        known = "evaluate", lazy, "--id", data, "--ood", data
+        assert "2 images" in error_line(*known)
+        assert call(*known, "--skip-broken").exit_code == 0
+
+    def test_a_class_with_one_image(self, tmp_path: Path) -> None:
+        data = draw(tmp_path / "pets", 4)
+        save(data / "eel" / "1.png", np.zeros((8, 8, 3)))
+        result = call(*small(data, tmp_path / "m.daedl"))
+        assert result.exit_code == 0 or "no training images of eel" in result.stderr
+        assert "eel" in result.output
+
     def test_arrays_keep_size_and_class_names(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
         images, labels = rng.integers(0, 256, (20, 9, 12), dtype=np.uint8), np.arange(20) % 2

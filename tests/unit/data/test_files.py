@@ -32,18 +32,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def lazy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps no folder in memory, and decodes with two worker processes."""
+@pytest.fixture(scope="module")
+def loaded(folder: Path) -> ImageSet:
+    return read_folder(folder, size=8)
+
+
+@pytest.fixture(params=[0, 2], ids="{} workers".format)
+def lazy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps no folder in memory, and decodes in this process or in two others."""
     monkeypatch.setenv("DAEDL_MEMORY", "0")
-    monkeypatch.setenv("DAEDL_WORKERS", "2")
+    monkeypatch.setenv("DAEDL_WORKERS", str(request.param))
 
 
 @pytest.fixture
-def both(folder: Path, request: pytest.FixtureRequest) -> tuple[ImageSet, ImageSet]:
+def both(folder: Path, loaded: ImageSet, lazy: None) -> tuple[ImageSet, ImageSet]:
     """The folder in memory, and as files."""
-    loaded = read_folder(folder, size=8)
-    request.getfixturevalue("lazy")
     files = read_folder(folder, size=8)
     assert isinstance(loaded.pixels, torch.Tensor)
     assert isinstance(files.pixels, Files)
@@ -108,18 +111,18 @@ def test_paths_of_folders_are_read_as_needed(folder, both):
     assert torch.equal(second.predict(folder).alpha0, first.predict(loaded).alpha0)
 
 
-def test_frozen_features_are_equal(folder, request, tmp_path):
+def test_frozen_features_are_equal(folder, lazy, tmp_path, monkeypatch):
     def train(cache: Path | None) -> daedl.Classifier:
         torch.manual_seed(0)
         classifier = daedl.Classifier(Backbone("efficientnet-lite0", 3, 32), "edl", CLASSES)
         daedl.fit_frozen(classifier, folder, cache=cache, max_epochs=1, progress=False)
         return classifier
 
-    loaded = train(tmp_path)
+    files = train(tmp_path)
     cached = sorted(tmp_path.rglob("*.safetensors"))
-    request.getfixturevalue("lazy")
-    assert equal(train(None), loaded)
-    assert equal(train(tmp_path), loaded)
+    monkeypatch.delenv("DAEDL_MEMORY")
+    assert equal(train(None), files)
+    assert equal(train(tmp_path), files)
     assert sorted(tmp_path.rglob("*.safetensors")) == cached
 
 
