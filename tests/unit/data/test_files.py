@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 import daedl
 from daedl.data import DataWarning, Flip, ImageSet, read_folder
 from daedl.data.files import Files, loader_options
+from daedl.data.loaders import as_batches, in_order
 from daedl.networks import Backbone, ConvNet
 
 CLASSES = ("cat", "dog", "owl")
@@ -109,6 +110,14 @@ def test_paths_of_folders_are_read_as_needed(folder, both):
     assert isinstance(second.batches(folder), DataLoader)
     assert equal(first, second)
     assert torch.equal(second.predict(folder).alpha0, first.predict(loaded).alpha0)
+
+
+def test_processes_share_the_files(both):
+    _, files = both
+    shares = [in_order(as_batches(files, 5), rank, 2) for rank in (0, 1)]
+    images = [torch.cat([batch for batch, _ in share]) for share in shares]
+    assert torch.equal(images[0], files.images[::2])
+    assert torch.equal(images[1], files.images[1::2])
 
 
 def test_frozen_features_are_equal(folder, lazy, tmp_path, monkeypatch):
