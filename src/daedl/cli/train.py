@@ -251,6 +251,13 @@ def _split(images: ImageSet, validation: float, seed: int) -> tuple[ImageSet, Im
             f"{len(images)} images; expected some of every class: add images, or hold out fewer with "
             "--validation"
         )
+    if single := [name for name, count in zip(_names(images), counts, strict=True) if count == 1]:
+        typer.secho(
+            f"Warning: only one training image of {_shorten(single)}; expected several per class, because "
+            "one does not show how the class varies: add images",
+            fg="yellow",
+            err=True,
+        )
     return training, held_out
 
 
