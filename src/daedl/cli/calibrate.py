@@ -11,6 +11,7 @@ from daedl.cli.images import (
     Force,
     ModelFile,
     ModelOut,
+    SkipBroken,
     load_model,
     read_known,
     require_model_output,
@@ -55,6 +56,7 @@ def calibrate(
         typer.Option(help="PNG file for the risk-coverage plot; by default MODEL.risk.png."),
     ] = None,
     force: Force = False,
+    skip_broken: SkipBroken = False,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
@@ -71,7 +73,7 @@ def calibrate(
         plot = plot or destination.with_name(f"{destination.name}.risk.png")
         _require_outputs(model, destination, plot, force)
         classifier = load_model(model, device)
-        held_out = read_known(data, classifier)
+        held_out = read_known(data, classifier, skip_broken)
         thresholds = classifier.calibrate(held_out, target, on)
         prediction = classifier.predict(held_out).to("cpu")
         figure = figures.risk_coverage(prediction, held_out.labels, thresholds)

@@ -11,7 +11,7 @@ from daedl import evaluate as tasks
 from daedl import metrics
 from daedl.checks import NotFittedError
 from daedl.cli.common import Device, Threads, report_errors, using_threads
-from daedl.cli.images import ModelFile, load_model, read_known, read_unknown
+from daedl.cli.images import ModelFile, SkipBroken, load_model, read_known, read_unknown
 from daedl.cli.results import (
     Format,
     FormatOption,
@@ -52,6 +52,7 @@ def evaluate(
             "that are wrong or unexpected."
         ),
     ] = None,
+    skip_broken: SkipBroken = False,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
@@ -62,9 +63,11 @@ def evaluate(
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         _require_outputs(model, out, report)
         classifier = load_model(model, device)
-        inside = read_known(known, classifier)
+        inside = read_known(known, classifier, skip_broken)
         # All datasets are read before any prediction, so that a wrong path fails immediately.
-        outside = {source: read_unknown(source, classifier) for source in unknown or []}
+        outside = {
+            source: read_unknown(source, classifier, skip_broken) for source in unknown or []
+        }
         prediction = classifier.predict(inside).to("cpu")
         others = {source: classifier.predict(each).to("cpu") for source, each in outside.items()}
         records = _records(known, tasks.classification(prediction, inside.labels), prediction)

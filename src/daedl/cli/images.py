@@ -22,6 +22,11 @@ Force = Annotated[
     bool, typer.Option("--force", help="Overwrite the file named by --out if it exists.")
 ]
 
+SkipBroken = Annotated[
+    bool,
+    typer.Option("--skip-broken", help="Skip images that can't be read, instead of an error."),
+]
+
 
 def load_model(path: Path, device: str = "cpu") -> Classifier:
     """Loads a classifier to `device` and reports warnings."""
@@ -40,16 +45,21 @@ def require_model_output(model: Path, destination: Path, force: bool) -> None:
         )
 
 
-def read_known(source: str, model: Classifier) -> ImageSet:
+def read_known(source: str, model: Classifier, skip_broken: bool = False) -> ImageSet:
     """Reads labelled images of the classes of `model`."""
-    with report_warnings():
-        return read_for(expand_user(source), require_preprocess(model), class_names(model))
+    return _read(source, model, labelled=True, skip_broken=skip_broken)
 
 
-def read_unknown(source: str, model: Classifier) -> ImageSet:
+def read_unknown(source: str, model: Classifier, skip_broken: bool = False) -> ImageSet:
     """Reads unlabelled images."""
+    return _read(source, model, labelled=False, skip_broken=skip_broken)
+
+
+def _read(source: str, model: Classifier, **options: bool) -> ImageSet:
     with report_warnings():
-        return read_for(expand_user(source), require_preprocess(model), (), labelled=False)
+        return read_for(
+            expand_user(source), require_preprocess(model), class_names(model), **options
+        )
 
 
 def class_names(model: Classifier) -> list[str]:

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.table import Table
-from torch import Tensor
 
 from daedl.checks import NotFittedError
-from daedl.cli.common import Device, Threads, report_errors, report_warnings, using_threads
-from daedl.cli.images import ModelFile, load_model, require_preprocess
+from daedl.cli.common import Device, Threads, report_errors, using_threads
+from daedl.cli.images import ModelFile, SkipBroken, load_model, require_preprocess
 from daedl.cli.results import (
     Format,
     FormatOption,
@@ -22,70 +20,83 @@ from daedl.cli.results import (
     require_output_file,
     write_records,
 )
-from daedl.data import Preprocess
-from daedl.data.folder import pictures_in
-from daedl.data.loaders import read_picture
+from daedl.data.files import Files, broken_error, decode_all
+from daedl.data.folder import Listing, count_suffixes
 
 
 def predict(
     model: ModelFile,
     images: Annotated[
-        list[str], typer.Argument(metavar="IMAGES", help="PNG or JPEG files, or folders of them.")
+        list[str],
+        typer.Argument(
+            metavar="IMAGES", help="PNG, JPEG, BMP, WebP or TIFF files, or folders of them."
+        ),
     ],
     form: FormatOption = Format.TABLE,
     out: OutOption = None,
+    skip_broken: SkipBroken = False,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
     """Predict classes and uncertainties of images.
 
     Larger uncertainties mean less certain predictions. A calibrated model also
-    reports whether to accept each prediction, and if not, why. Unreadable images
-    are reported on stderr and skipped; the exit status is then 1.
+    reports whether to accept each prediction, and if not, why. Images that can't
+    be read are reported on stderr and skipped; the exit status is then 1 unless
+    --skip-broken is given.
     """
     with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
         if out is not None:
             require_output_file(out, model=model)
         classifier = load_model(model, device)
-        files, failures = _expand_folders(images)
-        pixels, unreadable = _read(files, require_preprocess(classifier))
-        failures += unreadable
-        for failure in failures:
-            typer.secho(f"Error: {printable(failure)}", fg="red", err=True)
-        if not pixels:
-            raise ValueError("no image could be read; expected at least one PNG or JPEG image")
-        prediction = classifier.predict(torch.stack(list(pixels.values())))
+        files, skipped, broken = _expand_folders(images)
+        if skipped:
+            _echo(f"Warning: skipped {skipped}", "yellow")
+        if not files:
+            raise broken_error(broken)
+        readable = decode_all(Files.of(files, require_preprocess(classifier)))
+        broken |= readable.broken
+        if broken:
+            _echo(f"{'Warning' if skip_broken else 'Error'}: {broken_error(broken)}", "red")
+            skipped = ", ".join(filter(None, (f"{len(broken)} unreadable", skipped)))
+        prediction = classifier.predict(readable.pixels)
         records = [
-            {"file": str(file), **record}
-            for file, record in zip(pixels, prediction.records(), strict=True)
+            {"file": str(files[index]), **record}
+            for index, record in zip(readable.indices.tolist(), prediction.records(), strict=True)
         ]
         write_records(records, _table(records), form, out)
-    if failures:
+    if skipped:
+        _echo(f"Predicted {len(records)} images; skipped {skipped}")
+    if broken and not skip_broken:
         raise typer.Exit(1)
 
 
-def _expand_folders(sources: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Replaces folders by the images in and below them; returns files and the errors of empty folders."""
+def _expand_folders(sources: Sequence[str]) -> tuple[list[Path], str, dict[Path, str]]:
+    """Replaces folders by their images.
+
+    Returns all files, a description of files that are skipped, and folders without images as broken files.
+    """
     files: list[Path] = []
-    failures = []
+    others: list[Path] = []
+    broken: dict[Path, str] = {}
+    hidden = 0
     for source in map(Path, sources):
-        try:
-            with report_warnings():
-                files += pictures_in(source) if source.is_dir() else [source]
-        except ValueError as error:
-            failures.append(str(error))
-    return list(dict.fromkeys(files)), failures
+        if not source.is_dir():
+            files.append(source)
+            continue
+        listing = Listing.of(source)
+        files += listing.images
+        others += listing.others
+        hidden += len(listing.hidden)
+        if not listing.images:
+            broken[source] = "a folder without images"
+    parts = [f"{len(others)} other files ({count_suffixes(others)})"] if others else []
+    parts += [f"{hidden} hidden files or folders"] if hidden else []
+    return list(dict.fromkeys(files)), ", ".join(parts), broken
 
 
-def _read(files: Sequence[Path], preprocess: Preprocess) -> tuple[dict[Path, Tensor], list[str]]:
-    """Returns images (C, H, W), uint8, by file, and the errors of unreadable files."""
-    pixels, failures = {}, []
-    for file in files:
-        try:
-            pixels[file] = read_picture(file, preprocess)
-        except ValueError as error:
-            failures.append(str(error))
-    return pixels, failures
+def _echo(message: str, colour: str | None = None) -> None:
+    typer.secho(printable(message), fg=colour, err=True)
 
 
 def _table(records: Sequence[Record]) -> Table:

@@ -1,6 +1,5 @@
 """`daedl train`: train a classifier on images."""
 
-import hashlib
 import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from daedl.cli.common import (
     using_threads,
 )
 from daedl.cli.config import config_path, dump
+from daedl.cli.images import SkipBroken
 from daedl.cli.memory import keep_freed_memory
 from daedl.cli.outcome import summary, training_record
 from daedl.cli.results import require_output_file
@@ -55,7 +55,7 @@ def train(
         str,
         typer.Option(
             metavar="PATH",
-            help="Folder with one subfolder of PNG or JPEG images per class, or .npz file with "
+            help="Folder with one subfolder of images per class, or .npz file with "
             "`images` and `labels`.",
         ),
     ],
@@ -128,6 +128,7 @@ def train(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")] = 0,
+    skip_broken: SkipBroken = False,
     device: Device = "auto",
     precision: Precision = "32-true",
     threads: Threads = None,
@@ -157,7 +158,7 @@ def train(
         checkpoint = _checkpoint_path(out, resume, force)
         configuration = config_path(out, force)
         pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
-        images = _read_images(data, size, grey, pretrained)
+        images = _read_images(data, size, grey, pretrained, skip_broken)
         training, held_out = _split(images, validation, seed)
         model = _build_model(name, chosen, images, seed, pretrained).to(select_device(device))
         typer.echo(_description(training, held_out, model))
@@ -174,7 +175,7 @@ def train(
             **fabric_device(device),
             "precision": precision,
             "resume_key": {
-                "data": _digest(images),
+                "data": images.digest(),
                 "augmentation": augment,
                 "validation": validation,
                 "batch size": batch_size,
@@ -242,7 +243,11 @@ def _checkpoint_path(out: Path, resume: bool, force: bool) -> Path:
 
 
 def _read_images(
-    data: str, size: int | None, grey: bool | None, pretrained: Pretrained | None
+    data: str,
+    size: int | None,
+    grey: bool | None,
+    pretrained: Pretrained | None,
+    skip_broken: bool,
 ) -> ImageSet:
     options: dict[str, Any] = {
         "channels": None if grey is None else 1 if grey else 3,
@@ -256,7 +261,7 @@ def _read_images(
             "resize": expected.resize,
         }
     with report_warnings():
-        images = read(expand_user(data), **options)
+        images = read(expand_user(data), skip_broken=skip_broken, **options)
     if images.num_classes < 2:
         raise ValueError(
             f"{data} has one class; expected at least two: add a subfolder, or a label, per class"
@@ -268,7 +273,7 @@ def _read_images(
             f"labels of {data} are {shown}; expected 0 to {len(present) - 1} for its {len(present)} "
             "classes: renumber them with numpy.unique(labels, return_inverse=True)[1]"
         )
-    if pretrained is None and grey is None and bool((images.images == images.images[:, :1]).all()):
+    if pretrained is None and grey is None and images.is_grey():
         return images.converted(1, images.shape[1])
     return images
 
@@ -283,14 +288,14 @@ def _split(images: ImageSet, validation: float, seed: int) -> tuple[ImageSet, Im
             f"{len(images)} images; expected some of every class: add images, or hold out fewer with "
             "--validation"
         )
+    if single := [name for name, count in zip(_names(images), counts, strict=True) if count == 1]:
+        typer.secho(
+            f"Warning: only one training image of {_shorten(single)}; expected several per class, because "
+            "one does not show how the class varies: add images",
+            fg="yellow",
+            err=True,
+        )
     return training, held_out
-
-
-def _digest(images: ImageSet) -> str:
-    """Returns a digest of images and labels."""
-    digest = hashlib.sha256(images.images.numpy().tobytes())
-    digest.update(images.labels.numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def _names(images: ImageSet) -> Sequence[str]:

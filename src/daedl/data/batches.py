@@ -1,12 +1,13 @@
-"""Seeded batches of images in memory, sliced from tensors without worker processes."""
+"""Seeded batches of images in memory or in files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from daedl.checks import require_whole
+from daedl.data.files import Files
 
 Batch = tuple[Tensor, Tensor]
 # Maps float images (B, C, H, W) in [0, 1] and a random generator to images of the same shape.
@@ -48,7 +49,7 @@ class Batches:
     DistributedSampler. Densities are fitted to `plain()` batches.
 
     Arguments:
-        images: (N, C, H, W), uint8.
+        images: (N, C, H, W), uint8, or files, which worker processes decode; the batches are equal.
         labels: (N,), int64.
         batch_size: images per batch.
         shuffle: whether to shuffle anew in every epoch.
@@ -59,7 +60,7 @@ class Batches:
 
     def __init__(
         self,
-        images: Tensor,
+        images: Tensor | Files,
         labels: Tensor,
         batch_size: int,
         *,
@@ -86,14 +87,19 @@ class Batches:
         return whole + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
-        order = self.sampler.indices()
+        order = torch.split(self.sampler.indices(), self.batch_size)[: len(self)]
         generator = self.sampler.generator(AUGMENTATION)
-        for number in range(len(self)):
-            chosen = order[number * self.batch_size : (number + 1) * self.batch_size]
-            images = self.images.index_select(0, chosen)
-            if self.augment is not None:
-                images = self.augment(images.float().div_(255), generator)
-            yield images, self.labels.index_select(0, chosen)
+        for chosen, images in zip(order, self._select(order), strict=True):
+            labels = self.labels.index_select(0, chosen)
+            if self.augment is None:
+                yield images, labels
+            else:
+                yield self.augment(images.float().div_(255), generator), labels
+
+    def _select(self, order: Sequence[Tensor]) -> Iterator[Tensor]:
+        if isinstance(self.images, Files):
+            return self.images.batches(order)
+        return (self.images.index_select(0, chosen) for chosen in order)
 
     def plain(self) -> "Batches":
         """Returns batches of the same images, in order and without augmentation."""

@@ -1,22 +1,21 @@
-"""Reads folders of PNG or JPEG images, with one subfolder per class."""
+"""Reads folders of images, with one subfolder per class."""
 
+import math
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from daedl.checks import DataWarning
+from daedl.data.files import Files, decode_all, name_some
 from daedl.data.images import ImageSet
-from daedl.data.pictures import MODES, pixels_of
-from daedl.data.preprocess import Resize
-
-SUFFIXES = (".png", ".jpg", ".jpeg")
-FORMATS = ("PNG", "JPEG")
+from daedl.data.pictures import EXPECTED, SUFFIXES, Resize
 
 
 def read_folder(
@@ -28,10 +27,14 @@ def read_folder(
     class_names: Sequence[str] | None = None,
     labelled: bool = True,
     split: str = "test",
+    skip_broken: bool = False,
 ) -> ImageSet:
-    """Reads `path`/<class>/*.png, *.jpg, *.jpeg, in alphabetical order.
+    """Reads the images in `path`/<class>/, in alphabetical order; see `daedl.data.pictures` for formats.
 
-    Hidden files and folders, whose names start with a dot, are ignored. Transparent pixels become white.
+    Every file is decoded once, so that all broken files are named at once. Images of more than 2 GiB (the
+    environment variable DAEDL_MEMORY, in MiB) are not kept in memory: worker processes (their number is
+    DAEDL_WORKERS) decode them again in each pass, with the same results. Hidden files and folders, whose
+    names start with a dot, are ignored.
 
     Arguments:
         channels: 1 (grey) or 3 (colour); images are converted.
@@ -41,24 +44,22 @@ def read_folder(
             all subfolders, in alphabetical order.
         labelled: False reads all images in and below `path`, with label 0 and without class names.
         split: name of the split.
+        skip_broken: whether broken files are skipped with a warning instead of an error.
     """
     folder = Path(path)
     if not folder.is_dir():
         raise FileNotFoundError(
             f"no folder at {folder}; expected a folder of images: check the path"
         )
-    if not labelled:
-        images = read_images(pictures_in(folder), channels=channels, size=size, resize=resize)
-        labels = torch.zeros(len(images), dtype=torch.int64)
-        return ImageSet(images, labels, folder.name, split)
-    names = _find_classes(folder, class_names)
-    _warn_of_strays(folder, names)
-    files = [_select_images(_list(folder / name), folder / name) for name in names]
-    labels = torch.repeat_interleave(torch.tensor([len(each) for each in files]))
-    images = read_images(
-        [file for each in files for file in each], channels=channels, size=size, resize=resize
-    )
-    return ImageSet(images, labels, folder.name, split, names)
+    if labelled:
+        names: tuple[str, ...] | None = _find_classes(folder, class_names)
+        files, labels = _list_classes(folder, names or ())
+    else:
+        names, files = None, pictures_in(folder)
+        labels = torch.zeros(len(files), dtype=torch.int64)
+    readable = decode_all(_files(files, channels, size, resize))
+    readable.require_all(skip_broken)
+    return ImageSet(readable.pixels, labels[readable.indices], folder.name, split, names)
 
 
 def read_images(
@@ -68,24 +69,70 @@ def read_images(
     size: int | tuple[int, int] | None = 32,
     resize: Resize = "stretch",
 ) -> Tensor:
-    """Reads PNG or JPEG `files` as images (N, C, H, W), uint8."""
+    """Reads image `files` into memory: (N, C, H, W), uint8."""
+    readable = decode_all(_files(files, channels, size, resize), limit=math.inf)
+    readable.require_all(skip=False)
+    return cast(Tensor, readable.pixels)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files and folders in and below a folder, sorted by path.
+
+    Attributes:
+        images: files with the suffix of an image.
+        others: other files.
+        hidden: hidden files and folders; the contents of hidden folders are not listed.
+    """
+
+    images: tuple[Path, ...]
+    others: tuple[Path, ...]
+    hidden: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, folder: Path) -> "Listing":
+        """Lists `folder`; follows links, each folder once."""
+        kinds: tuple[list[Path], list[Path], list[Path]] = [], [], []
+        images, others, hidden = kinds
+        visited = set()
+        for parent, folders, files in os.walk(folder, followlinks=True, onerror=_raise):
+            if (real := os.path.realpath(parent)) in visited:
+                folders.clear()
+                continue
+            visited.add(real)
+            hidden += [Path(parent, name) for name in (*folders, *files) if name.startswith(".")]
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for path in (Path(parent, name) for name in files if not name.startswith(".")):
+                # A dangling link is listed, and reported when it is read. Reading from a pipe would block.
+                readable = path.is_file() or not path.exists()
+                is_image = readable and path.suffix.lower() in SUFFIXES
+                (images if is_image else others).append(path)
+        return cls(*(tuple(sorted(each)) for each in kinds))
+
+
+def count_suffixes(files: Sequence[Path]) -> str:
+    """Counts files by suffix, as in "2 .mp4, 1 .txt"."""
+    counts = Counter(path.suffix.lower() or "without suffix" for path in files)
+    return name_some([f"{count} {suffix}" for suffix, count in counts.most_common()])
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """Returns the images in and below `folder`, sorted by path; warns of other files."""
+    listing = Listing.of(folder)
+    if not listing.images:
+        raise _no_images([folder])
+    _warn_of_others(folder, listing)
+    return list(listing.images)
+
+
+def _files(
+    paths: Sequence[str | Path],
+    channels: int,
+    size: int | tuple[int, int] | None,
+    resize: Resize,
+) -> Files:
     shape = (size, size) if isinstance(size, int) else size
-    if channels not in MODES or (shape is not None and min(shape) < 1):
-        raise ValueError(
-            f"channels is {channels} and size {size}; expected 1 channel for grey or 3 for colour images, "
-            "and a size of at least 1"
-        )
-    if not files:
-        raise ValueError("the list of files is empty; expected at least one PNG or JPEG file")
-    images = [_read(Path(file), channels, shape, resize) for file in files]
-    for file, image in zip(files, images, strict=True):
-        if image.shape != images[0].shape:
-            raise ValueError(
-                f"{file} has {image.shape[1]}x{image.shape[2]} pixels but {files[0]} "
-                f"{images[0].shape[1]}x{images[0].shape[2]}; expected images of the same size: pass a size "
-                "to resize to"
-            )
-    return torch.stack(images)
+    return Files(tuple(map(Path, paths)), channels, shape, resize)
 
 
 def _find_classes(folder: Path, class_names: Sequence[str] | None) -> tuple[str, ...]:
@@ -95,54 +142,63 @@ def _find_classes(folder: Path, class_names: Sequence[str] | None) -> tuple[str,
             f"{folder} has no subfolders; expected one subfolder of images per class, named after the "
             "class: sort the images into subfolders. Only OOD images need no subfolders"
         )
+    # Python decodes invalid bytes of names to surrogates, which can be neither printed nor exported.
+    if invalid := [
+        os.fsencode(each) for each in subfolders if any("\ud800" <= c <= "\udfff" for c in each)
+    ]:
+        raise ValueError(
+            f"{folder} has subfolders whose names are not UTF-8: {name_some(invalid)}; expected readable "
+            "names of classes: rename them"
+        )
     if class_names is None:
         return tuple(subfolders)
     if different := sorted(set(class_names) ^ set(subfolders)):
         raise ValueError(
-            f"{folder} has the subfolders {', '.join(subfolders)}; expected {', '.join(class_names)}, the "
-            f"names of the classes: add, remove or rename {', '.join(different)}"
+            f"{folder} has the subfolders {name_some(subfolders)}; expected {name_some(class_names)}, the "
+            f"names of the classes: add, remove or rename {name_some(different)}"
         )
     return tuple(class_names)
 
 
-def _warn_of_strays(folder: Path, names: Sequence[str]) -> None:
-    """Warns of ignored images: those next to the class folders, and those in nested folders."""
-    nested = (each for name in names for each in _walk(folder / name))
-    strays = [
-        file
-        for file in (*_list(folder), *(each for each in nested if each.parent.parent != folder))
-        if file.suffix.lower() in SUFFIXES
+def _list_classes(folder: Path, names: Sequence[str]) -> tuple[list[Path], Tensor]:
+    """Returns the images of all classes and their labels; warns of other files and of nested images."""
+    listings = [Listing.of(folder / name) for name in names]
+    own = [
+        [file for file in listing.images if file.parent == folder / name]
+        for name, listing in zip(names, listings, strict=True)
     ]
-    if strays:
+    if empty := [folder / name for name, files in zip(names, own, strict=True) if not files]:
+        raise _no_images(empty)
+    _warn_of_others(folder, *listings)
+    files = [file for each in own for file in each]
+    above = [each for each in _list(folder) if each.suffix.lower() in SUFFIXES and each.is_file()]
+    nested = {file for each in listings for file in each.images}.difference(files)
+    if strays := sorted([*above, *nested]):
         warnings.warn(
-            f"{len(strays)} images in {folder} are ignored, the first is {min(strays)}; expected every "
+            f"{len(strays)} images in {folder} are ignored, the first is {strays[0]}; expected every "
             "image directly in the folder of its class: move them there",
             DataWarning,
             stacklevel=3,
         )
+    return files, torch.repeat_interleave(torch.tensor([len(each) for each in own]))
 
 
-def pictures_in(folder: Path) -> list[Path]:
-    """Returns the images in and below `folder`, sorted by path; warns of other files."""
-    return _select_images(_walk(folder), folder)
+def _no_images(folders: Sequence[Path]) -> ValueError:
+    return ValueError(
+        f"no image in {name_some(folders)}; expected at least one {EXPECTED} file: add images or remove "
+        "the folder"
+    )
 
 
-def _walk(folder: Path) -> list[Path]:
-    """Returns all files and folders below `folder` except hidden ones; follows links, each folder once."""
-    paths, visited = [], set()
-    for parent, folders, files in os.walk(folder, followlinks=True, onerror=_raise):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if (real := os.path.realpath(parent)) in visited:
-            folders.clear()
-            continue
-        visited.add(real)
-        paths += [Path(parent, name) for name in (*folders, *files) if not name.startswith(".")]
-    return paths
-
-
-def _raise(error: OSError) -> None:
-    """Raises the error of an unreadable folder, which os.walk would skip silently."""
-    raise error
+def _warn_of_others(folder: Path, *listings: Listing) -> None:
+    others = tuple(file for each in listings for file in each.others)
+    if others:
+        warnings.warn(
+            f"{len(others)} files in {folder} are ignored ({count_suffixes(others)}), the first is "
+            f"{others[0]}; expected {EXPECTED}: convert them if they are images",
+            DataWarning,
+            stacklevel=4,
+        )
 
 
 def _list(folder: Path) -> list[Path]:
@@ -150,45 +206,6 @@ def _list(folder: Path) -> list[Path]:
     return [each for each in folder.iterdir() if not each.name.startswith(".")]
 
 
-def _select_images(paths: Iterable[Path], folder: Path) -> list[Path]:
-    """Returns the images among `paths`, sorted; raises if there are none, and warns of other files."""
-    files = sorted(each for each in paths if each.is_file())
-    images = [each for each in files if each.suffix.lower() in SUFFIXES]
-    if not images:
-        raise ValueError(
-            f"{folder} contains {len(files)} files, none of them PNG or JPEG; expected at least one image: "
-            "add images or remove the folder"
-        )
-    if others := sorted(set(files) - set(images)):
-        warnings.warn(
-            f"{len(others)} files in {folder} are ignored, the first is {others[0].name}; expected PNG or "
-            "JPEG: convert them if they are images",
-            DataWarning,
-            stacklevel=3,
-        )
-    return images
-
-
-def _read(file: Path, channels: int, shape: tuple[int, int] | None, resize: Resize) -> Tensor:
-    with _readable(file), Image.open(file, formats=FORMATS) as opened:
-        return pixels_of(opened, channels, shape, resize)
-
-
-@contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    try:
-        with warnings.catch_warnings():
-            # Pillow's warnings about damaged metadata do not name the file, and the pixels are intact.
-            warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
-            # Pillow only warns of possible decompression bombs.
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            yield
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise ValueError(
-            f"{file} is too large: {error}; expected at most {Image.MAX_IMAGE_PIXELS:,} pixels: resize it"
-        ) from error
-    # Decoders raise many types of errors for damaged images, including SyntaxError and struct.error.
-    except Exception as error:
-        raise ValueError(
-            f"{file} can't be read ({error}); expected a PNG or JPEG image: export it again or remove it"
-        ) from error
+def _raise(error: OSError) -> None:
+    """Raises the error of an unreadable folder, which os.walk would skip silently."""
+    raise error

@@ -1,14 +1,17 @@
-"""An image dataset in memory."""
+"""A labelled image dataset, in memory or in files."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from daedl.checks import require_targets
 from daedl.data.batches import Augmentation, Batches
+from daedl.data.files import Files, LabelledFiles
 
 CHUNK = 4096  # images converted at a time, to bound the memory for floats (chosen)
 # ITU-R 601, as in Pillow's conversion to grey.
@@ -17,10 +20,10 @@ LUMA = (0.299, 0.587, 0.114)
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images and labels in memory.
+    """Images and labels.
 
     Attributes:
-        images: (N, C, H, W), uint8.
+        pixels: images (N, C, H, W), uint8; or files, for folders larger than memory.
         labels: (N,), int64, non-negative.
         name: name of the dataset in errors and reports.
         split: "train", "test" or another name.
@@ -28,7 +31,7 @@ class ImageSet:
         made: whether the images are generated corruptions instead of published files.
     """
 
-    images: Tensor
+    pixels: Tensor | Files
     labels: Tensor
     name: str
     split: str
@@ -36,16 +39,26 @@ class ImageSet:
     made: bool = False
 
     def __post_init__(self) -> None:
-        _require_images(self.images, self.name)
-        _require_labels(self.labels, len(self.images), self.class_names, self.name)
+        if not isinstance(self.pixels, Files):
+            _require_images(self.pixels, self.name)
+        _require_labels(self.labels, len(self.pixels), self.class_names, self.name)
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.pixels)
+
+    @property
+    def images(self) -> Tensor:
+        """All images (N, C, H, W), uint8. Files are decoded on each access; `subset` selects some."""
+        if isinstance(self.pixels, Files):
+            return torch.cat([images for images, _ in self.batches()])
+        return self.pixels
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of an image."""
-        _, channels, height, width = self.images.shape
+        if isinstance(self.pixels, Files):
+            return self.pixels.shape
+        _, channels, height, width = self.pixels.shape
         return channels, height, width
 
     @property
@@ -68,7 +81,9 @@ class ImageSet:
                 f"{len(self) - 1}: select from the {len(self)} images"
             )
         chosen = chosen.long()
-        return replace(self, images=self.images[chosen], labels=self.labels[chosen])
+        pixels = self.pixels
+        selected = pixels.subset(chosen) if isinstance(pixels, Files) else pixels[chosen]
+        return replace(self, pixels=selected, labels=self.labels[chosen])
 
     def random_split(self, number: int, seed: int) -> tuple["ImageSet", "ImageSet"]:
         """Returns `number` images selected at random with `seed`, and the remaining images."""
@@ -84,7 +99,7 @@ class ImageSet:
         """Returns the images with 1 or 3 channels and of `size`, one number for square images.
 
         Grey is repeated over three channels; colour is converted to luma. Resizing is bilinear, with
-        antialiasing.
+        antialiasing. Files are converted when they are decoded.
         """
         height, width = (size, size) if isinstance(size, int) else size
         if channels not in (1, 3) or min(height, width) < 1:
@@ -93,22 +108,44 @@ class ImageSet:
             )
         if self.shape == (channels, height, width):
             return self
+        if isinstance(self.pixels, Files):
+            files = replace(self.pixels, channels=channels, size=(height, width))
+            return replace(self, pixels=files)
         chunks = [
-            _convert(chunk, channels, (height, width)) for chunk in torch.split(self.images, CHUNK)
+            _convert(each, channels, (height, width)) for each in torch.split(self.pixels, CHUNK)
         ]
-        return replace(self, images=torch.cat(chunks))
+        return replace(self, pixels=torch.cat(chunks))
+
+    def is_grey(self) -> bool:
+        """Returns whether all channels of every image are equal."""
+        return all(bool((images == images[:, :1]).all()) for images, _ in self.batches())
+
+    def digest(self) -> str:
+        """Returns a digest of pixels and labels; of files, paths, sizes and modification times instead."""
+        pixels = self.pixels
+        content = pixels.status() if isinstance(pixels, Files) else pixels.numpy().tobytes()
+        digest = hashlib.sha256(content)
+        digest.update(self.labels.numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Returns the mean and standard deviation per channel (C,) of all pixels, divided by 255."""
+        # Computed from histograms, which is exact and needs no float copy of the images.
+        counts = torch.zeros(self.shape[0], 256, dtype=torch.float64)
+        for images, _ in self.batches():
+            for channel, each in enumerate(images.transpose(0, 1).flatten(1)):
+                counts[channel] += torch.bincount(each, minlength=256)
         values = torch.arange(256, dtype=torch.float64) / 255
-        means, stds = [], []
-        for channel in range(self.shape[0]):
-            # Computed from a histogram, which is exact and needs no float copy of the images.
-            counts = torch.bincount(self.images[:, channel].reshape(-1), minlength=256).double()
-            mean = (counts * values).sum() / counts.sum()
-            means.append(float(mean))
-            stds.append(float(((counts * (values - mean) ** 2).sum() / counts.sum()).sqrt()))
-        return tuple(means), tuple(stds)
+        shares = counts / counts.sum(1, keepdim=True)
+        mean = shares @ values
+        std = (shares * (values - mean[:, None]) ** 2).sum(1).sqrt()
+        return tuple(mean.tolist()), tuple(std.tolist())
+
+    def dataset(self) -> TensorDataset | LabelledFiles:
+        """Returns a Dataset of (image, label) pairs."""
+        if isinstance(self.pixels, Files):
+            return LabelledFiles(self.pixels, self.labels)
+        return TensorDataset(self.pixels, self.labels)
 
     def batches(
         self,
@@ -121,7 +158,7 @@ class ImageSet:
     ) -> Batches:
         """Returns batches of (images, labels); see `Batches`."""
         return Batches(
-            self.images,
+            self.pixels,
             self.labels,
             batch_size,
             shuffle=shuffle,

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from PIL.Image import Image
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
@@ -21,6 +22,8 @@ from torch.utils.data import (
 
 from daedl.checks import require_whole
 from daedl.data.batches import Batch, Batches
+from daedl.data.files import FileLoader, Files, LabelledFiles, loader_options
+from daedl.data.folder import pictures_in
 from daedl.data.images import ImageSet
 from daedl.data.preprocess import Preprocess
 
@@ -56,7 +59,9 @@ def as_batches(
     if isinstance(data, str | Path) and read is not None:
         data = read(Path(data))
     if isinstance(data, ImageSet):
-        data = (data.images, data.labels)
+        data = data.dataset()
+    if isinstance(data, LabelledFiles):
+        return FileLoader(data, batch_size, shuffle, **loader_options(len(data)))
     if _is_whole_set(data):
         data = _as_dataset(*data)
     if isinstance(data, Dataset):
@@ -79,9 +84,8 @@ def as_inputs(
     are ignored.
     """
     require_whole("batch_size", batch_size, 1, "256")
-    if isinstance(data, Tensor | np.ndarray | ImageSet):
-        inputs = as_input(data.images if isinstance(data, ImageSet) else data, input_shape)
-        yield from torch.split(inputs, batch_size)
+    if isinstance(data, ImageSet):
+        data = data.pixels
     elif (pictures := _expand_folders(data)) is not None:
         if preprocess is None:
             raise ValueError(
@@ -89,9 +93,11 @@ def as_inputs(
                 "tensors: convert the pictures yourself, or set model.preprocess to the preprocessing used "
                 "for training"
             )
-        for start in range(0, len(pictures), batch_size):
-            part = pictures[start : start + batch_size]
-            yield torch.stack([read_picture(each, preprocess) for each in part])
+        data = Files.of(pictures, preprocess)
+    if isinstance(data, Files):
+        yield from data.batches(torch.split(torch.arange(len(data)), batch_size))
+    elif isinstance(data, Tensor | np.ndarray):
+        yield from torch.split(as_input(data, input_shape), batch_size)
     else:
         for batch in as_batches(data, batch_size):
             yield as_input(batch[0] if isinstance(batch, tuple | list) else batch, input_shape)
@@ -117,20 +123,6 @@ def as_input(array: Any, input_shape: Sequence[int], where: str = "") -> Tensor:
         f"inputs{where} have shape {tuple(tensor.shape)}; the network expects "
         f"(batch, {', '.join(map(str, shape))}){hint}: resize or reshape them"
     )
-
-
-def read_picture(picture: Any, preprocess: Preprocess) -> Tensor:
-    """Returns the pixels (C, H, W), uint8, of a PIL image or of a file with the size of `preprocess`."""
-    from daedl.data.folder import read_images  # noqa: PLC0415 (Pillow is imported when needed)
-
-    if not isinstance(picture, str | Path):
-        return preprocess.picture(picture)
-    return read_images(
-        [picture],
-        channels=preprocess.channels,
-        size=preprocess.size,
-        resize=preprocess.resize,
-    )[0]
 
 
 def in_order(data: Iterable[Batch], rank: int = 0, world_size: int = 1) -> Iterable[Batch]:
@@ -218,10 +210,6 @@ def _as_dataset(inputs: Any, labels: Any, *weights: Any) -> TensorDataset:
 
 def _expand_folders(data: Any) -> list[Any] | None:
     """Returns PIL images and paths, with folders replaced by their pictures; None for other `data`."""
-    from PIL.Image import Image  # noqa: PLC0415 (imported when needed)
-
-    from daedl.data.folder import pictures_in  # noqa: PLC0415
-
     items = list(data) if isinstance(data, list | tuple) else [data]
     if not items or not all(isinstance(each, str | Path | Image) for each in items):
         return None
@@ -230,7 +218,7 @@ def _expand_folders(data: Any) -> list[Any] | None:
         if isinstance(each, str | Path) and Path(each).is_dir():
             pictures += pictures_in(Path(each))
         else:
-            pictures.append(each)
+            pictures.append(Path(each) if isinstance(each, str) else each)
     return pictures
 
 
@@ -244,7 +232,7 @@ def _samplers(batches: Iterable[Batch]) -> list[Any]:
 
 def _covers_dataset(loader: DataLoader[Batch]) -> bool:
     """Returns whether PyTorch's own samplers return every sample of the dataset once per epoch."""
-    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+    if type(loader) not in (DataLoader, FileLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     if type(loader.batch_sampler) is not BatchSampler:
         return False
@@ -264,7 +252,7 @@ def _cannot_share(batches: Iterable[Batch]) -> ValueError:
 def _rebuild(
     loader: DataLoader[Batch], sampler: Sequence[int] | Sampler[Any], drop_last: bool = False
 ) -> DataLoader[Batch]:
-    return DataLoader(
+    return type(loader)(
         loader.dataset,
         batch_size=cast(BatchSampler, loader.batch_sampler).batch_size,
         sampler=sampler,

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
+from PIL.Image import Image
 from torch import Tensor
 
 from daedl.checks import require_whole
+from daedl.data.pictures import Resize, pixels_of
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-Resize = Literal["stretch", "crop"]
 WHITE = 255.0  # the largest 8-bit pixel
 # Relative tolerance of the range of floats, which interpolation may exceed (chosen).
 SLACK = 1e-3
@@ -83,10 +81,8 @@ class Preprocess:
             inputs = inputs / _channelwise(self.std, inputs)
         return inputs
 
-    def picture(self, image: "Image") -> Tensor:
+    def picture(self, image: Image) -> Tensor:
         """Converts a PIL image of any size and mode to (C, H, W), uint8."""
-        from daedl.data.pictures import pixels_of  # noqa: PLC0415 (Pillow is imported when needed)
-
         return pixels_of(image, self.channels, self.shape[1:], self.resize)
 
     def settings(self) -> dict[str, Any]:

@@ -9,9 +9,11 @@ import torch
 
 from daedl.checks import require_targets
 from daedl.data.arrays import read_npz
+from daedl.data.files import name_some
 from daedl.data.folder import read_folder
 from daedl.data.images import ImageSet
-from daedl.data.preprocess import Preprocess, Resize
+from daedl.data.pictures import Resize
+from daedl.data.preprocess import Preprocess
 
 # Default height and width of pictures in a folder (chosen: as CIFAR, fast to train on).
 FOLDER_SIZE = 32
@@ -24,6 +26,7 @@ def read(
     size: int | tuple[int, int] | None = None,
     resize: Resize = "stretch",
     labelled: bool = True,
+    skip_broken: bool = False,
 ) -> ImageSet:
     """Reads a folder of pictures or a .npz file.
 
@@ -32,6 +35,7 @@ def read(
             colour and 32 x 32 pixels; arrays keep their channels and are resized to a square.
         resize: see `Preprocess`.
         labelled: False reads all pictures in and below a folder, or only the images of a .npz file.
+        skip_broken: see `read_folder`.
     """
     if path.is_dir():
         return read_folder(
@@ -40,6 +44,7 @@ def read(
             size=size or FOLDER_SIZE,
             resize=resize,
             labelled=labelled,
+            skip_broken=skip_broken,
         )
     if path.suffix.lower() != ".npz":
         arrived = "is a file" if path.exists() else "doesn't exist"
@@ -51,7 +56,11 @@ def read(
 
 
 def read_for(
-    path: Path, preprocess: Preprocess, class_names: Sequence[str], labelled: bool = True
+    path: Path,
+    preprocess: Preprocess,
+    class_names: Sequence[str],
+    labelled: bool = True,
+    skip_broken: bool = False,
 ) -> ImageSet:
     """Reads the images at `path` with the channels and size of `preprocess`.
 
@@ -63,6 +72,7 @@ def read_for(
         size=preprocess.size,
         resize=preprocess.resize,
         labelled=labelled,
+        skip_broken=skip_broken,
     )
     return _relabel(images, class_names, path) if labelled else images
 
@@ -77,8 +87,8 @@ def _relabel(images: ImageSet, class_names: Sequence[str], path: Path) -> ImageS
     positions = {_compose(name): position for position, name in enumerate(class_names)}
     if unknown := sorted(name for name in own_names if _compose(name) not in positions):
         raise ValueError(
-            f"{path} has classes unknown to the classifier ({', '.join(unknown)}); expected only "
-            f"{', '.join(class_names)}: rename or remove the others"
+            f"{path} has classes unknown to the classifier ({name_some(unknown)}); expected only "
+            f"{name_some(class_names)}: rename or remove the others"
         )
     order = torch.tensor([positions[_compose(name)] for name in own_names])
     return replace(images, labels=order[images.labels], class_names=tuple(class_names))

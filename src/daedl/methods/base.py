@@ -99,7 +99,8 @@ class Method(ABC):
         """Replace settings that are "auto" by their values for `network`."""
         if self.spectral != "auto":
             return self
-        return replace(self, spectral=None if network.is_pretrained else DEFAULT)
+        present = normalization(network)
+        return replace(self, spectral=None if network.is_pretrained else present or DEFAULT)
 
     def prepare(self, network: Network) -> Network:
         """Prepare `network` for training with this method, in place, and return it.

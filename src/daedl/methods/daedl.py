@@ -29,9 +29,9 @@ class DAEDL(DensityAware, EDLPlus):
     s in [0, 1] is the normalised log density of the features under class-conditional Gaussians fitted
     to the training data. Far from the training data s tends to 0, so α tends to 1 and the prediction to
     the uniform one. The expected probabilities are a softmax with temperature T / s. Settings of the
-    density: `DensityAware`. The defaults differ from the paper's, which `DAEDL.as_published()` has: they hold for
-    few samples, few or many classes, and photographs, where the paper's fail (docs/results.md). The
-    paper's ablation: `spectral=None` omits spectral normalisation, method "edl+" omits the density.
+    density: `DensityAware`. The defaults differ from the paper's, which `DAEDL.as_published()` has, because
+    these fail with few samples, two or many classes, and photographs (docs/results.md). The paper's
+    ablation: `spectral=None` omits spectral normalisation, method "edl+" omits the density.
     """
 
     name = "daedl"

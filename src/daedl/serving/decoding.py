@@ -1,4 +1,4 @@
-"""Request bodies to network inputs: pictures, JSON, .npy files and forms."""
+"""Request bodies to network inputs: images, JSON, .npy files and forms."""
 
 import json
 import math
@@ -20,11 +20,10 @@ from torch import Tensor
 
 from daedl.classifier import Classifier
 from daedl.data import Preprocess
-from daedl.data.folder import FORMATS
+from daedl.data.pictures import EXPECTED, FORMATS, MEDIA_TYPES
 from daedl.data.preprocess import WHITE
 from daedl.serving.config import ServerConfig
 
-PICTURES = tuple(f"image/{name.lower()}" for name in FORMATS)
 JSON = "application/json"
 NPY = "application/octet-stream"
 FORM = "multipart/form-data"
@@ -61,7 +60,7 @@ class InputSpec:
 
 def media_types(many: bool) -> tuple[str, ...]:
     """Return the accepted media types: a picture is a single image."""
-    return (JSON, NPY, FORM) if many else (*PICTURES, JSON, NPY, FORM)
+    return (JSON, NPY, FORM) if many else (*MEDIA_TYPES, JSON, NPY, FORM)
 
 
 def require_media_type(request: Request, many: bool) -> str:
@@ -150,8 +149,7 @@ def _image_errors(name: str) -> Iterator[None]:
         reason = "unknown format" if isinstance(error, UnidentifiedImageError) else str(error)[:200]
         raise HTTPException(
             413 if too_large else 400,
-            f"{name} can't be decoded ({reason}); expected a complete {' or '.join(FORMATS)}: export it "
-            "again",
+            f"{name} can't be decoded ({reason}); expected a complete {EXPECTED} image: export it again",
         ) from error
 
 
@@ -233,7 +231,7 @@ def _parse_npy(body: bytes) -> tuple[np.ndarray[Any, Any], float]:
         raise HTTPException(
             400,
             f"the body isn't a complete .npy file of numbers ({str(error)[:200]}); expected the output of "
-            f"numpy.save: send pictures as {' or '.join(PICTURES)}",
+            "numpy.save: send pictures as image/png, image/jpeg, ...",
         ) from error
     if file.read(1):
         raise HTTPException(400, "the .npy file has trailing bytes; expected one array")

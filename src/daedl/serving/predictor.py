@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from daedl.classifier import Classifier
+from daedl.data.pictures import MEDIA_TYPES
 from daedl.density import DensityScorer
-from daedl.serving.decoding import PICTURES, InputSpec
+from daedl.serving.decoding import InputSpec
 from daedl.spectral import remove_spectral_norm
 
 Record = dict[str, Any]
@@ -58,7 +59,7 @@ class Predictor:
             "class_names": self.class_names,
             "input_shape": list(self.spec.shape),
             "accepts_images": self.spec.is_image,
-            "image_types": PICTURES,
+            "image_types": MEDIA_TYPES,
             "has_alpha0": self.has_alpha0,
             "has_density": self.has_density,
             "density_reference": self.density_reference,

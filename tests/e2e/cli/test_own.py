@@ -3,6 +3,7 @@
 import _thread
 import csv
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -203,6 +204,37 @@ class TestTraining:
         assert call(*shlex.split(advice)[1:]).exit_code == 0
         assert daedl.Classifier.load(tmp_path / "m.daedl").method.leave_one_out
 
+    def test_folders_larger_than_memory_and_skipped_files_give_the_same_model(
+        self, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        data, plain, lazy = tmp_path / "pets", tmp_path / "a.daedl", tmp_path / "b.daedl"
+        shutil.copytree(world / "train", data)
+        options = "--augment", "flip,crop"
+        assert call(*small(data, plain, *options)).exit_code == 0
+        for name in ("cat/x.png", "dog/y.jpg"):
+            (data / name).write_text("no image")
+        monkeypatch.setenv("DAEDL_MEMORY", "0")
+        message = error_line(*small(data, lazy, *options))
+        assert "cat/x.png" in message
+        assert "dog/y.jpg" in message
+        result = call(*small(data, lazy, *options, "--skip-broken"))
+        assert result.exit_code == 0, result.output
+        assert result.stderr.startswith("Warning: skipped: 2 images")
+        assert lazy.read_bytes() == plain.read_bytes()
+        held_out = "--data", data, "--skip-broken", "--reject", 0.2, "--out", tmp_path / "c.daedl"
+        result = call("calibrate", world / "softmax.daedl", *held_out)
+        assert result.exit_code == 0, result.output
+        known = "evaluate", lazy, "--id", data, "--ood", data
+        assert "2 images" in error_line(*known)
+        assert call(*known, "--skip-broken").exit_code == 0
+
+    def test_warning_of_a_class_with_one_image(self, tmp_path: Path) -> None:
+        data = draw(tmp_path / "pets", 4)
+        save(data / "eel" / "1.png", np.zeros((8, 8, 3)))
+        result = call(*small(data, tmp_path / "m.daedl"))
+        assert result.exit_code == 0, result.output
+        assert "only one training image of eel" in result.stderr
+
     def test_arrays_keep_size_and_class_names(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
         images, labels = rng.integers(0, 256, (20, 9, 12), dtype=np.uint8), np.arange(20) % 2
@@ -376,7 +408,7 @@ class TestTrainingErrors:
         assert "is a file" in message(picture)
         assert "one class" in message(tmp_path / "pets")
         (tmp_path / "pets" / "dog").mkdir()
-        assert "none of them PNG or JPEG" in message(tmp_path / "pets")
+        assert "no image in" in message(tmp_path / "pets")
         (tmp_path / "pets" / "dog" / "1.png").write_text("no image")
         assert "dog/1.png can't be read" in message(tmp_path / "pets")
 
@@ -517,7 +549,7 @@ class TestEvaluation:
         known = "evaluate", model, "--id", world / "test"
         assert "doesn't exist" in error_line(*known, "--ood", tmp_path / "missing")
         (tmp_path / "empty").mkdir()
-        assert "none of them PNG or JPEG" in error_line(*known, "--ood", tmp_path / "empty")
+        assert "no image in" in error_line(*known, "--ood", tmp_path / "empty")
         assert "--out" in error_line(*known, "--out", tmp_path)
 
     def test_invalid_models(self, world: Path, tmp_path: Path) -> None:
@@ -625,32 +657,55 @@ class TestPrediction:
         assert [Path(line["file"]).name for line in lines] == ["2.png", name]
         assert list(lines[0]) == ["file", "label", "class_name", "probability", "aleatoric"]
 
+    @pytest.mark.parametrize("skip", [False, True])
     def test_unreadable_images_are_reported_and_skipped(
-        self, world: Path, model: Path, tmp_path: Path
+        self, world: Path, model: Path, tmp_path: Path, skip: bool
     ) -> None:
         (tmp_path / "broken.png").write_text("no image")
         (tmp_path / "empty").mkdir()
         good, out = world / "test" / "dog" / "1.png", tmp_path / "out.json"
         files = tmp_path / "broken.png", good, tmp_path / "missing.png", tmp_path / "empty"
-        result = call("predict", model, *files, "--format", "json", "--out", out)
-        assert result.exit_code == 1
+        options = "--format", "json", "--out", out, *(["--skip-broken"] if skip else [])
+        result = call("predict", model, *files, *options)
+        assert result.exit_code == (0 if skip else 1)
         assert result.stdout == ""
         assert [record["file"] for record in json.loads(out.read_text())] == [str(good)]
-        lines = result.stderr.splitlines()
-        assert len(lines) == 3
-        for expected in (
-            "broken.png can't be read",
-            "missing.png can't be",
-            "empty contains 0 files",
-        ):
-            assert any(expected in line for line in lines)
+        error, summary = result.stderr.splitlines()
+        assert error.startswith("Warning: " if skip else "Error: ")
+        for expected in ("3 images", "broken.png", "missing.png", "empty"):
+            assert expected in error
+        assert summary == "Predicted 1 images; skipped 3 unreadable"
+
+    def test_skipped_files_are_counted_before_and_after(
+        self, world: Path, model: Path, tmp_path: Path
+    ) -> None:
+        data = draw(tmp_path / "mixed", 1)
+        for name in ("a.MP4", "b.mp4", "notes.txt", "README", ".DS_Store", ".thumbs/1.png"):
+            (data / name).parent.mkdir(exist_ok=True)
+            (data / name).write_text("no image")
+        result = call("predict", model, data)
+        assert result.exit_code == 0, result.output
+        before, after = result.stderr.splitlines()
+        for line in (before, after):
+            assert "4 other files (2 .mp4, 1 without suffix, 1 .txt), 2 hidden" in line
+        assert "Predicted 3 images" in after
+
+    def test_names_that_are_not_utf_8(self, world: Path, model: Path, tmp_path: Path) -> None:
+        name = os.fsdecode(b"caf\xe9.png")
+        save(tmp_path / name, np.zeros((8, 8, 3)))
+        (tmp_path / os.fsdecode(b"\xff.png")).write_text("no image")
+        result = call("predict", model, tmp_path, "--format", "json", "--skip-broken")
+        assert result.exit_code == 0, result.output
+        (record,) = json.loads(result.stdout)
+        assert record["file"] == str(tmp_path / name)
+        assert call("predict", model, tmp_path, "--skip-broken").exit_code == 0
 
     def test_no_output_without_a_readable_image(self, model: Path, tmp_path: Path) -> None:
         out = tmp_path / "out.csv"
         out.write_text("kept")
         result = call("predict", model, tmp_path / "missing.png", "--out", out, "--format", "csv")
         assert result.exit_code == 1
-        assert "no image" in result.stderr
+        assert "missing.png can't be read" in result.stderr
         assert out.read_text() == "kept"
 
     def test_missing_output_folder(self, world: Path, model: Path, tmp_path: Path) -> None:

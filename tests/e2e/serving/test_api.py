@@ -76,7 +76,7 @@ class TestPredictions:
         assert (unknown["accept"], unknown["reason"]) == (False, "unlike the training data")
 
     @pytest.mark.parametrize(
-        "case", ["jpeg", "colour", "alpha", "palette", "16 bits", "exif rotation"]
+        "case", ["jpeg", "webp", "tiff", "colour", "alpha", "palette", "16 bits", "exif rotation"]
     )
     def test_image_formats_are_decoded_as_from_files(
         self, app, model, encode, tmp_path, case
@@ -87,6 +87,8 @@ class TestPredictions:
         exif[0x0112] = 6  # rotated by 90 degrees
         data = {
             "jpeg": lambda: encode(colour, "JPEG"),
+            "webp": lambda: encode(colour, "WEBP"),
+            "tiff": lambda: encode(colour, "TIFF"),
             "colour": lambda: encode(colour),
             "alpha": lambda: encode(colour.convert("RGBA")),
             "palette": lambda: encode(colour.quantize(8)),

@@ -112,6 +112,21 @@ def test_unwritable_cache_is_a_warning(tmp_path):
         daedl.fit_frozen(model("edl"), images(), cache=tmp_path, **OPTIONS)
 
 
+def test_full_disk_is_a_warning_and_leaves_no_file(tmp_path):
+    """Files are limited to 1 kB, less than the features of one image."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    classifier = model("edl")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.warns(CacheWarning, match="can't be cached"):
+            daedl.fit_frozen(classifier, images(), cache=tmp_path, **OPTIONS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(classifier.predict(images(6)[0])) == 6
+
+
 def test_interrupted_extraction_keeps_what_was_computed(tmp_path, interrupting):
     inputs, labels = images()
     batches = list(zip(inputs.split(20), labels.split(20), strict=True))
