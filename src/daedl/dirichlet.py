@@ -12,6 +12,7 @@ large arguments (x = exp(log_x)):
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -131,8 +132,56 @@ class Dirichlet:
         )
 
     def kl_to_uniform(self) -> Tensor:
-        """KL(self ‖ Dir(1)) = −differential entropy − ln Γ(C), (...), ≥ 0 up to rounding."""
-        return -self.differential_entropy - math.lgamma(self.num_classes)
+        """KL(self ‖ Dir(1)) = −differential entropy − ln Γ(C), (...), ≥ 0 up to rounding.
+
+        Differentiable once.
+        """
+        divergence: Tensor = _KLToUniform.apply(self.log_alpha)  # type: ignore[no-untyped-call]
+        return divergence
+
+
+class _KLToUniform(torch.autograd.Function):
+    """KL(Dir(α) ‖ Dir(1)) and its derivative in closed form.
+
+    With g(x) = ln Γ(x) − (x − 1) ψ(x) + x and x g'(x) = x − x² ψ₁(x) + x ψ₁(x):
+
+        KL            = g(α₀) + (C − 1) ψ(α₀) − Σ_c g(α_c) − ln Γ(C)
+        ∂KL / ∂ln α_c = m_c (α₀ g'(α₀) + (C − 1) α₀ ψ₁(α₀)) − α_c g'(α_c)
+
+    A training step evaluates it on few numbers, where the number of operations counts: automatic
+    differentiation of `Dirichlet.differential_entropy` takes four to five times as long.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, log_alpha: Tensor) -> Tensor:
+        classes = log_alpha.shape[-1]
+        # The last column is the precision.
+        log_x = torch.cat((log_alpha, log_alpha.logsumexp(-1, keepdim=True)), -1)
+        near = log_x < _LARGE
+        x = log_x.clamp_max(_LARGE).exp()
+        next_, inverse = x + 1, 1 / x
+        y = (-log_x.clamp_min(_LARGE)).exp()
+        y2 = y * y
+        psi_next = torch.digamma(next_)
+        psi_tail = y * (1 / 12 - y2 * (1 / 120 - y2 * (1 / 252 - y2 / 240)))
+        psi = torch.where(near, psi_next - inverse, log_x - y * (0.5 + psi_tail))
+        direct = torch.lgamma(next_) - log_x + x * (1 - psi_next) + 1
+        gamma_tail = y * (1 / 12 - y2 * (1 / 360 - y2 * (1 / 1260 - y2 / 1680)))
+        series = 0.5 * (math.log(2 * math.pi) + 1 - log_x) + gamma_tail + psi_tail
+        g = torch.where(near, direct, series) + psi
+        if ctx.needs_input_grad[0]:
+            x2_trigamma = 1 + x * x * torch.polygamma(1, next_)
+            tail = y * _trigamma_tail(y)
+            x_trigamma = torch.where(near, x2_trigamma * inverse, 1 + y * (0.5 + tail))
+            slope = torch.where(near, x - x2_trigamma, -0.5 - tail) + x_trigamma
+            of_precision = slope[..., -1:] + (classes - 1) * x_trigamma[..., -1:]
+            ctx.save_for_backward(log_alpha.softmax(-1) * of_precision - slope[..., :-1])
+        of_precision = g[..., -1] + (classes - 1) * psi[..., -1]
+        return of_precision - g[..., :-1].sum(-1) - math.lgamma(classes)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].unsqueeze(-1) * ctx.saved_tensors[0]
 
 
 def _entropy_term(log_x: Tensor) -> Tensor:
