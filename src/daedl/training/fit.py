@@ -29,6 +29,7 @@ from daedl.distributed import sum_across
 from daedl.networks import lay_out
 from daedl.storage import expand_user, require_folder
 from daedl.training.callbacks import require_callbacks
+from daedl.training.chance import ChanceWarning, chance_advice
 from daedl.training.loop import History, Plan, train_all
 from daedl.training.randomness import preserved_random_state, seed_epoch
 
@@ -155,6 +156,10 @@ def fit(
     model.eval()
     if effect is not None and (advice := effect.advice()):
         warnings.warn(advice, DensityWarning, stacklevel=2)
+    best = history.epochs[history.best_epoch]
+    accuracy, level = best.val_accuracy, best.chance_level
+    if accuracy is not None and level is not None and accuracy <= level:
+        warnings.warn(chance_advice(accuracy, level), ChanceWarning, stacklevel=2)
     return replace(history, density_effect=effect)
 
 
