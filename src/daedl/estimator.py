@@ -38,9 +38,8 @@ FLOATS = (np.float64, np.float32)
 MIN_HELD_OUT = 10
 # Standardised values are clipped here to prevent overflow; far outside of any training data (chosen).
 MAX_STANDARDIZED = 1e8
-# Samples per step: 32 for up to 6,400 samples, then in proportion, so that the number of steps in an epoch, which
-# is what training costs with a small network, stays between 100 and 200; 512 for 51,200 and more, from where
-# larger batches are hardly faster (chosen).
+# Samples per step: 32 for up to 6,400 samples, then in proportion: an epoch has 100 to 200 steps.
+# Their number determines the time with a small network. At most 512: larger batches are hardly faster (chosen).
 SMALLEST_BATCH, LARGEST_BATCH, STEPS_PER_EPOCH = 32, 512, 100
 # Largest gradient norm. The evidence e^z of an outlier can exceed that of all other samples, and its
 # gradient would then dominate training (chosen).

@@ -133,8 +133,8 @@ class TestTraining:
     @pytest.mark.parametrize(
         ("options", "expected"),
         [
-            ([], "32x32 pixels, colour; 3 classes: cat, dog, owl\ndaedl, ConvNet"),
-            (["--size", "33", "--method", "softmax"], "softmax, ResNet18"),
+            ([], "32x32 pixels, colour; 3 classes: cat, dog, owl\ndaedl, WhitenNet"),
+            (["--size", "33", "--network", "resnet18", "--method", "softmax"], "softmax, ResNet18"),
             (["--network", "VGG16"], "daedl, VGG16"),
         ],
         ids=["folder", "large", "by name"],
