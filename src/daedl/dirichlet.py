@@ -181,7 +181,8 @@ class _KLToUniform(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0].unsqueeze(-1) * ctx.saved_tensors[0]
+        (slopes,) = ctx.saved_tensors
+        return gradients[0].unsqueeze(-1) * torch.as_tensor(slopes)
 
 
 def _entropy_term(log_x: Tensor) -> Tensor:

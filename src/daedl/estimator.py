@@ -39,7 +39,7 @@ MIN_HELD_OUT = 10
 # Standardised values are clipped here to prevent overflow; far outside of any training data (chosen).
 MAX_STANDARDIZED = 1e8
 # Samples per step: 32 for up to 6,400 samples, then in proportion: an epoch has 100 to 200 steps.
-# Their number determines the time with a small network. At most 512: larger batches are hardly faster (chosen).
+# It determines the time with a small network. At most 512: larger batches are hardly faster (chosen).
 SMALLEST_BATCH, LARGEST_BATCH, STEPS_PER_EPOCH = 32, 512, 100
 # Largest gradient norm. The evidence e^z of an outlier can exceed that of all other samples, and its
 # gradient would then dominate training (chosen).

@@ -221,7 +221,7 @@ class _Tensors(TensorDataset):
         return tuple(tensor.index_select(0, chosen) for tensor in self.tensors)
 
 
-def _keep(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _keep(batch: Any) -> Any:
     """Returns the batch; a module-level function, because worker processes pickle it."""
     return batch
 

@@ -192,7 +192,7 @@ class TestTraining:
     def test_saturated_density_is_reported_with_advice(self, tmp_path: Path) -> None:
         """With few samples and many features, held-out images fall below the range."""
         data = draw(tmp_path / "pets", 40)
-        more = "--validation", 0.5, "--batch-size", 4, "--size", 16
+        more = "--validation", 0.5, "--batch-size", 4, "--size", 16, "--network", "convnet"
         result = call(*small(data, tmp_path / "m.daedl", *more))
         assert result.exit_code == 0, result.output
         assert "warning: the density is saturated" in result.stdout
