@@ -41,6 +41,8 @@ MAX_STANDARDIZED = 1e8
 # Samples per step: 32 for up to 6,400 samples, then in proportion: an epoch has 100 to 200 steps.
 # It determines the time with a small network. At most 512: larger batches are hardly faster (chosen).
 SMALLEST_BATCH, LARGEST_BATCH, STEPS_PER_EPOCH = 32, 512, 100
+# Samples seen in training, and bounds on the number of epochs (chosen).
+SEEN, MIN_EPOCHS, MAX_EPOCHS = 500_000, 20, 50
 # Largest gradient norm. The evidence e^z of an outlier can exceed that of all other samples, and its
 # gradient would then dominate training (chosen).
 GRADIENT_CLIP = 1.0
@@ -80,7 +82,8 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         hidden: widths of the hidden layers.
         network: builds another network from the numbers of features and classes. It may reshape its inputs,
             for instance to images. To pickle the estimator, pass a module-level function, not a lambda.
-        max_epochs: number of epochs, unless training stops early.
+        max_epochs: number of epochs, unless training stops early; "auto" for 50 with up to 10,000 samples,
+            fewer with more, at least 20.
         batch_size: samples per training step; "auto" for 32 to 512, growing with the number of samples.
         learning_rate: largest learning rate of Adam, which follows a one-cycle schedule over `max_epochs`.
         validation_fraction: share of each class that is held out to select the epoch; 0 for none.
@@ -110,7 +113,7 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         method_settings: Mapping[str, Any] | None = None,
         hidden: Sequence[int] = (64, 64),
         network: Callable[[int, int], Network] | None = None,
-        max_epochs: int = 50,
+        max_epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] = "auto",
         learning_rate: float = 5e-3,
         validation_fraction: float = 0.1,
@@ -259,20 +262,23 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         if val is None and self.model_.method.fit_split == "validation":
             # Overconfident, but no held-out data are available.
             val = train
-        automatic = isinstance(self.batch_size, str) and self.batch_size == "auto"
+        number = len(train[0])
+        # Other strings are rejected by `daedl.fit`.
+        epochs: Any = _epochs(number) if self.max_epochs == "auto" else self.max_epochs
+        batch_size: Any = _batch_size(number) if self.batch_size == "auto" else self.batch_size
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DensityWarning)
             return fit(
                 self.model_,
                 train,
                 val,
-                max_epochs=self.max_epochs,
-                batch_size=_batch_size(len(train[0])) if automatic else self.batch_size,
+                max_epochs=epochs,
+                batch_size=batch_size,
                 learning_rate=self.learning_rate,
                 schedule="one-cycle",
                 # One operation for all weights, which are many small tensors.
                 optimizer=partial(Adam, lr=self.learning_rate, fused=True),
-                patience=self.max_epochs if self.patience is None else self.patience,
+                patience=epochs if self.patience is None else self.patience,
                 gradient_clip=GRADIENT_CLIP,
                 seed=seed,
                 accelerator=self.accelerator,
@@ -293,9 +299,14 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _batch_size(samples: int) -> int:
-    """Returns the power of two that the rule above `SMALLEST_BATCH` gives."""
-    steps = max(samples // STEPS_PER_EPOCH, 1)
-    return min(max(2 ** (steps.bit_length() - 1), SMALLEST_BATCH), LARGEST_BATCH)
+    """Returns the largest power of two with at least `STEPS_PER_EPOCH` steps, within the bounds."""
+    power: int = 1 << (max(samples // STEPS_PER_EPOCH, 1).bit_length() - 1)
+    return min(max(power, SMALLEST_BATCH), LARGEST_BATCH)
+
+
+def _epochs(samples: int) -> int:
+    """Returns the number of epochs in which training sees `SEEN` samples, within the bounds."""
+    return min(max(SEEN // samples, MIN_EPOCHS), MAX_EPOCHS)
 
 
 def _drop_unweighted(
