@@ -29,13 +29,14 @@ if TYPE_CHECKING:
         remove_spectral_norm,
         spectral_normalize,
     )
-    from daedl.training import Callback, History, fit_frozen
+    from daedl.training import Callback, ChanceWarning, History, fit_frozen
     from daedl.training.fit import fit
 
 _SUBMODULES = ("density", "losses", "methods", "metrics", "networks")
 # The module that defines each public name.
 _SOURCES = {
     "Callback": "training",
+    "ChanceWarning": "training",
     "Classifier": "classifier",
     "DAEDLClassifier": "estimator",
     "DataWarning": "checks",
@@ -64,6 +65,7 @@ __version__ = version("daedl")
 
 __all__ = [
     "Callback",
+    "ChanceWarning",
     "Classifier",
     "DAEDLClassifier",
     "DataWarning",

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from daedl.dirichlet import Dirichlet
 
@@ -65,11 +64,10 @@ class _ExpectedMse(torch.autograd.Function):
         return error.square().sum(-1) + (shrink * spread).squeeze(-1)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         """Gradient with respect to `log_alpha`."""
         (slope,) = ctx.saved_tensors
-        return gradient.unsqueeze(-1) * slope, None
+        return gradients[0].unsqueeze(-1) * slope, None
 
 
 def uncertain_cross_entropy(

@@ -223,3 +223,17 @@ def test_kl_to_itself_is_zero_for_any_concentration(log_alpha):
     assert torch.isfinite(d.kl(other))
     (gradient,) = torch.autograd.grad(d.kl(other).sum(), d.log_alpha)
     assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("scale", [1, 10, 60])
+def test_gradient_of_the_kl_to_uniform_agrees_with_automatic_differentiation(scale):
+    generator = torch.Generator().manual_seed(0)
+    log_alpha = scale * torch.randn(200, 5, dtype=torch.float64, generator=generator)
+    log_alpha.requires_grad_()
+    d = Dirichlet(log_alpha)
+    expected = -d.differential_entropy - math.lgamma(5)
+    torch.testing.assert_close(d.kl_to_uniform(), expected)
+    ours, theirs = (
+        torch.autograd.grad(value.sum(), log_alpha)[0] for value in (d.kl_to_uniform(), expected)
+    )
+    torch.testing.assert_close(ours, theirs)

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from daedl.estimator import MIN_HELD_OUT, DAEDLClassifier, _select_held_out
+from daedl.estimator import MIN_HELD_OUT, DAEDLClassifier, _batch_size, _epochs, _select_held_out
 from daedl.methods import DAEDL, Softmax
 from daedl.networks import MLP, ConvNet
 from daedl.spectral import SpectralNorm
@@ -141,6 +141,13 @@ class TestTraining:
         assert np.isfinite(other.score_samples(scaled)).all()
         plain = quick(standardize=False).fit(samples, labels)
         assert torch.equal(plain._inputs(samples), torch.tensor(samples, dtype=torch.float64))
+
+    @pytest.mark.parametrize(
+        ("samples", "batch_size", "epochs"),
+        [(1, 32, 50), (6_399, 32, 50), (6_400, 64, 50), (20_000, 128, 25), (10**6, 512, 20)],
+    )
+    def test_batches_grow_and_epochs_shrink_with_the_data(self, samples, batch_size, epochs):
+        assert (_batch_size(samples), _epochs(samples)) == (batch_size, epochs)
 
     def test_early_stopping_on_held_out_samples(self, table):
         estimator = quick(max_epochs=50, learning_rate=0.3, patience=2, validation_fraction=0.3)

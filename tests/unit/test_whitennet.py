@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import daedl
+from daedl.data import ImageSet
 from daedl.networks import WhitenNet
 from daedl.spectral import SpectralNorm, spectral_normalize
 
@@ -53,3 +55,24 @@ def test_whitening_rejects_images_of_another_shape():
 def test_too_small_images_are_rejected():
     with pytest.raises(ValueError, match="at least 9"):
         WhitenNet(3, 10, image_size=8)
+
+
+@pytest.mark.parametrize("method", ["softmax", "daedl", "ensemble"])
+def test_fit_whitens_initial_filters_only(method):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (24, 3, 12, 12), dtype=torch.uint8, generator=generator)
+    data = ImageSet(images, torch.arange(24) % 3, "noise", "train")
+    model = daedl.Classifier(WhitenNet(3, 3, image_size=12, hidden=(4, 4)), method)
+    initial = model.network.plain.extractor.whiten[0].weight.clone()
+    options = {"max_epochs": 1, "accelerator": "cpu", "progress": False}
+    daedl.fit(model, data, **options)
+    twin = WhitenNet(3, 3, image_size=12, hidden=(4, 4))
+    twin.whiten(model.prepare(images))
+    filters = model.network.plain.extractor.whiten[0].weight.clone()
+    expected = twin.extractor.whiten[0].weight
+    torch.testing.assert_close(filters / filters.norm(), expected / expected.norm())
+    assert not torch.equal(filters, initial)
+    other = ImageSet(255 - images // 2, data.labels, "other", "train")
+    daedl.fit(model, other, **options)
+    after = model.network.plain.extractor.whiten[0].weight
+    torch.testing.assert_close(after / after.norm(), filters / filters.norm())

@@ -4,6 +4,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -31,19 +32,21 @@ from daedl.cli.memory import keep_freed_memory
 from daedl.cli.outcome import summary, training_record
 from daedl.cli.results import require_output_file
 from daedl.cli.settings import build
-from daedl.data import ImageSet, augmentation
+from daedl.data import Batches, ImageSet, Preprocess, augmentation
 from daedl.data.read import FOLDER_SIZE, read
 from daedl.density import DensityWarning
 from daedl.methods import Method
 from daedl.names import look_up
 from daedl.storage import expand_user, write_atomically
-from daedl.training import fit
+from daedl.training import Recipe, estimated_seconds, fit, image_recipe
 
-# Largest image size for which `auto` selects ConvNet (chosen). Its features grow with the image, because it
-# flattens where ResNet18 averages.
-SMALL = 32
 NETWORKS: Mapping[str, str] = MappingProxyType(
-    {"auto": "", "convnet": "ConvNet", "vgg16": "VGG16", "resnet18": "ResNet18"}
+    {
+        "auto": "",
+        "convnet": "ConvNet",
+        "vgg16": "VGG16",
+        "resnet18": "ResNet18",
+    }
 )
 MAX_SEED = 2**32  # larger seeds are not valid for all generators
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
@@ -80,8 +83,8 @@ def train(
         str,
         typer.Option(
             metavar="NAME",
-            help="Network: convnet, vgg16 or resnet18; auto selects convnet for images up to "
-            f"{SMALL} pixels, else resnet18.",
+            help="Network: convnet, vgg16 or resnet18, trained as in the paper; auto selects a small "
+            "network, augmentation and schedule by the size and number of images.",
             autocompletion=lambda: list(NETWORKS),
         ),
     ] = "auto",
@@ -105,22 +108,34 @@ def train(
         float,
         typer.Option(help="Fraction of images held out for early stopping and evaluation."),
     ] = 0.2,
-    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of epochs.")] = 50,
-    batch_size: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Images per training step.")
-    ] = 64,
-    learning_rate: Annotated[
-        float, typer.Option(help="Initial learning rate of Adam; multiplied by 0.95 per epoch.")
-    ] = 1e-3,
-    patience: Annotated[
-        int,
+    epochs: Annotated[
+        int | None,
         typer.Option(
-            min=1, metavar="N", help="Stop after this many epochs without a lower validation loss."
+            min=1, metavar="N", help="Maximum number of epochs; default: 10 to 40, else 50."
         ),
-    ] = 10,
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Images per training step; default: 64.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Learning rate of Adam; default: 0.003 at its peak, else 0.001."),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Stop after this many epochs without a lower validation loss; default: never, else 10.",
+        ),
+    ] = None,
     augment: Annotated[
-        str, typer.Option(help="Augmentations, comma-separated: flip, crop, rotate.")
-    ] = "",
+        str | None,
+        typer.Option(
+            help="Augmentations, comma-separated: flip, crop, rotate; default: crop, and flip for "
+            "colour images; none with --network."
+        ),
+    ] = None,
     class_weights: Annotated[
         Literal["balanced"] | None,
         typer.Option(
@@ -152,7 +167,7 @@ def train(
     with report_errors(OSError, ValueError, ImportError), using_threads(threads):
         chosen = build(method, settings or [])
         name = look_up(NETWORKS, network.lower(), "network")
-        augmentations = [each.strip() for each in augment.split(",") if each.strip()]
+        augmentations = [each.strip() for each in (augment or "").split(",") if each.strip()]
         transform = augmentation(augmentations)
         _validate_options(validation, seed)
         checkpoint = _checkpoint_path(out, resume, force)
@@ -160,37 +175,53 @@ def train(
         pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
         images = _read_images(data, size, grey, pretrained, skip_broken)
         training, held_out = _split(images, validation, seed)
-        model = _build_model(name, chosen, images, seed, pretrained).to(select_device(device))
+        given_options = {
+            "max_epochs": epochs,
+            "batch_size": batch_size,
+            "learning_rate": learning_rate,
+        }
+        recipe = _recipe(name, training, pretrained, given_options)
+        if augment is not None:
+            recipe = replace(recipe, augment=transform)
+        model = _build_model(recipe, chosen, images, seed, pretrained).to(select_device(device))
         typer.echo(_description(training, held_out, model))
         if pretrained is None and (advice := backbone_options.recommendation(images)):
             typer.echo(advice)
         if not resume:
             checkpoint.unlink(missing_ok=True)
         options: dict[str, Any] = {
-            "max_epochs": epochs,
-            "learning_rate": learning_rate,
-            "patience": patience,
+            **recipe.options(),
+            **({} if patience is None else {"patience": patience}),
             "class_weights": class_weights,
             "seed": seed,
             **fabric_device(device),
             "precision": precision,
             "resume_key": {
                 "data": images.digest(),
-                "augmentation": augment,
+                "augmentation": str(recipe.augment),
                 "validation": validation,
-                "batch size": batch_size,
+                "batch size": recipe.batch_size,
                 "precision": precision,
             },
         }
         with _report_interruption():
             if pretrained is not None:
                 history = backbone_options.Training(
-                    finetune, cache, augmentations, batch_size, checkpoint, resume
+                    finetune, cache, augmentations, recipe.batch_size, checkpoint, resume
                 ).run(model, training, held_out, **options)
             else:
+                batches = training.batches(
+                    recipe.batch_size,
+                    shuffle=True,
+                    seed=seed,
+                    augment=recipe.augment,
+                    # A small last batch would have noisy statistics of BatchNorm.
+                    drop_last=recipe.one_cycle and len(training) >= recipe.batch_size,
+                )
+                typer.echo(_estimate(model, batches, recipe.max_epochs))
                 history = fit(
                     model,
-                    training.batches(batch_size, shuffle=True, seed=seed, augment=transform),
+                    batches,
                     held_out,
                     fit_data=training,
                     checkpoint=checkpoint,
@@ -307,20 +338,49 @@ def _shorten(names: Sequence[str]) -> str:
     return textwrap.shorten(", ".join(names), 100, placeholder=" ...")
 
 
+def _recipe(
+    name: str,
+    training: ImageSet,
+    pretrained: Pretrained | None,
+    given: Mapping[str, Any],
+) -> Recipe:
+    """Returns the recipe for the images, or the paper's for a named network; options `given` prevail."""
+    channels, size, _ = training.shape
+    if name or pretrained is not None:
+        recipe = Recipe(name or "Backbone")
+    else:
+        recipe = image_recipe(channels, size, len(training))
+    return replace(recipe, **{key: value for key, value in given.items() if value is not None})
+
+
+def _estimate(model: Classifier, batches: Batches, epochs: int) -> str:
+    seconds = estimated_seconds(model, batches, epochs)
+    duration = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    return f"{epochs} epochs of {len(batches)} batches, about {duration}"
+
+
 def _build_model(
-    name: str, method: Method, images: ImageSet, seed: int, pretrained: Pretrained | None
+    recipe: Recipe, method: Method, images: ImageSet, seed: int, pretrained: Pretrained | None
 ) -> Classifier:
     channels, size, _ = images.shape
-    name = name or ("ConvNet" if size <= SMALL else "ResNet18")
+    names = _names(images)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if pretrained is not None:
-            names = _names(images)
             return Classifier.from_backbone(pretrained, class_names=names, method=method)
         network = networks.build(
-            name, in_channels=channels, num_classes=images.num_classes, image_size=size
+            recipe.network,
+            in_channels=channels,
+            num_classes=images.num_classes,
+            image_size=size,
+            **recipe.arguments,
         )
-        return Classifier(network, method, _names(images))
+        if not recipe.one_cycle:
+            return Classifier(network, method, names)
+        mean, std = images.mean_and_std()
+        # A channel may be constant.
+        std = tuple(max(each, 1 / 255) for each in std)
+        return Classifier(network, method, names, Preprocess(channels, size, mean=mean, std=std))
 
 
 def _description(training: ImageSet, held_out: ImageSet, model: Classifier) -> str:

@@ -67,8 +67,15 @@ def as_batches(
     if isinstance(data, Dataset):
         if isinstance(data, Sized) and len(data) == 0:
             raise ValueError("the dataset is empty; expected at least one sample")
+        if type(data) is TensorDataset:
+            data = _Tensors(*data.tensors)
         # An IterableDataset determines its own order.
-        return DataLoader(data, batch_size, shuffle and not isinstance(data, IterableDataset))
+        return DataLoader(
+            data,
+            batch_size,
+            shuffle and not isinstance(data, IterableDataset),
+            collate_fn=_keep if isinstance(data, _Tensors) else None,
+        )
     if isinstance(data, str | Path | bytes) or not isinstance(data, Iterable):
         raise TypeError(f"the data are a {type(data).__name__}; expected {EXPECTED}")
     return cast(Iterable[Batch], data if shuffle else in_order(data))
@@ -196,6 +203,19 @@ def _is_whole_set(data: Any) -> bool:
     """Returns whether `data` are arrays (inputs, labels[, weights]) of a whole dataset, not batches."""
     arrays = isinstance(data, tuple | list) and len(data) in (2, 3)
     return arrays and all(isinstance(part, Tensor | np.ndarray) for part in data)
+
+
+class _Tensors(TensorDataset):
+    """Tensors from which a DataLoader selects a batch at once instead of collating single samples."""
+
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
+        chosen = torch.tensor(indices)
+        return tuple(tensor.index_select(0, chosen) for tensor in self.tensors)
+
+
+def _keep(batch: Any) -> Any:
+    """Returns the batch; a module-level function, because worker processes pickle it."""
+    return batch
 
 
 def _as_dataset(inputs: Any, labels: Any, *weights: Any) -> TensorDataset:

@@ -64,6 +64,12 @@ class Network(nn.Module):
         """Build the same architecture with new initial weights."""
         return type(self)(**self.arguments)
 
+    def initialize_from(self, inputs: Tensor) -> None:
+        """Set weights from training inputs (B, *input_shape); `daedl.fit` calls it before the first step.
+
+        Does nothing by default. Weights that were set or trained before must not change.
+        """
+
     def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
         """Named modules of the whole network, or of the feature extractor only."""
         if scope == "all":

@@ -31,6 +31,10 @@ class Headed(Network):
         """Map images (B, *input_shape) to the outputs of the head."""
         return self.head(self.inner(images))  # type: ignore[no-any-return]
 
+    def initialize_from(self, inputs: Tensor) -> None:
+        """Set weights of the network without the head."""
+        self.inner.initialize_from(inputs)
+
     def reinitialized(self) -> Network:
         """Raise: only the method can build a new head."""
         raise TypeError(
@@ -62,6 +66,11 @@ class Members(Network):
     def forward(self, images: Tensor) -> Outputs:
         """Map images (B, *input_shape) to the stacked outputs of all members."""
         return stack_outputs([member(images) for member in self.members])
+
+    def initialize_from(self, inputs: Tensor) -> None:
+        """Set weights of every member."""
+        for member in self.members:
+            member.initialize_from(inputs)  # type: ignore[operator]
 
     def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
         """Named modules of all members."""

@@ -22,8 +22,8 @@ class WhitenNet(Network):
     channels as input and output share. Blocks: whiten, block1 and so on, one for each width of
     `hidden`, pool, logits; as many features as the last block has channels.
 
-    The whitening filters are not trained. They start as single pixels; `whiten` computes them from
-    training images, before training.
+    The whitening filters are not trained. They start as single pixels; `daedl.fit` computes them from
+    training images, unless `whiten` did before.
 
     Arguments:
         in_channels: channels of an image.
@@ -88,6 +88,14 @@ class WhitenNet(Network):
                 "features": features,
             },
         )
+
+    def initialize_from(self, inputs: Tensor) -> None:
+        """Compute the whitening filters, unless they differ from the initial ones."""
+        layer: nn.Conv2d = self.get_submodule("extractor.whiten.0")  # type: ignore[assignment]
+        raw = dict(layer.named_parameters()).get("parametrizations.weight.original", layer.weight)
+        # The initial filters, and no others, have a single nonzero value each.
+        if bool((raw.flatten(1).count_nonzero(1) == 1).all()):
+            self.whiten(inputs)
 
     @torch.no_grad()
     def whiten(self, images: Tensor) -> None:

@@ -26,16 +26,19 @@ from daedl.data.batches import Batch
 from daedl.data.loaders import Data, in_order, require_repeatable, shuffled_share
 from daedl.density import DensityScorer, DensityWarning
 from daedl.distributed import sum_across
-from daedl.networks import lay_out
+from daedl.networks import Network, lay_out
 from daedl.storage import expand_user, require_folder
 from daedl.training.callbacks import require_callbacks
+from daedl.training.chance import ChanceWarning, chance_advice
 from daedl.training.loop import History, Plan, train_all
+from daedl.training.optimizers import OneCycle
 from daedl.training.randomness import preserved_random_state, seed_epoch
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 Schedule = Literal["exponential", "one-cycle"]
+INITIALIZED_ON = 5000  # training inputs for `Network.initialize_from`, as in airbench
 
 
 def fit(
@@ -47,7 +50,7 @@ def fit(
     batch_size: int = 64,
     learning_rate: float = 1e-3,
     lr_decay: float = 0.95,
-    schedule: Schedule = "exponential",
+    schedule: Schedule | OneCycle = "exponential",
     optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
     scheduler: Callable[[Optimizer], LRScheduler] | None = None,
     patience: int = 10,
@@ -83,8 +86,10 @@ def fit(
         schedule: "exponential" multiplies the rate by `lr_decay` after each epoch; "one-cycle" increases
             it to `learning_rate` and decreases it to zero over `max_epochs`, with a step per batch, and
             varies Adam's first beta inversely, which are the defaults of PyTorch's OneCycleLR. It needs
-            fewer epochs (Smith and Topin, 2018).
-        optimizer: builds another optimiser from the parameters, e.g. `partial(SGD, lr=0.1)`.
+            fewer epochs (Smith and Topin, 2018). `daedl.training.OneCycle` has other shapes, and a rate
+            per group of parameters.
+        optimizer: builds another optimiser from the parameters, e.g. `partial(AdamW, lr=0.01)` or
+            `daedl.training.sgd(0.1)`.
         scheduler: builds another schedule from the optimiser; stepped after each epoch, or after each
             batch if it is a OneCycleLR or CyclicLR.
         patience: epochs without a lower validation loss after which training stops.
@@ -124,7 +129,7 @@ def fit(
     fit_data = train if fit_data is None else model.batches(fit_data, batch_size)
     require_above_zero("learning_rate", learning_rate, "0.001")
     require_callbacks(plan.callbacks)
-    if schedule not in get_args(Schedule):
+    if not isinstance(schedule, OneCycle) and schedule not in get_args(Schedule):
         raise ValueError(f"schedule is {schedule!r}; expected {' or '.join(get_args(Schedule))}")
     if class_weights is not None:
         plan = replace(plan, class_weights=_class_weights(class_weights, model, train))
@@ -155,11 +160,15 @@ def fit(
     model.eval()
     if effect is not None and (advice := effect.advice()):
         warnings.warn(advice, DensityWarning, stacklevel=2)
+    best = history.epochs[history.best_epoch]
+    accuracy, level = best.val_accuracy, best.chance_level
+    if accuracy is not None and level is not None and accuracy <= level:
+        warnings.warn(chance_advice(accuracy, level), ChanceWarning, stacklevel=2)
     return replace(history, density_effect=effect)
 
 
 def _build_scheduler(
-    schedule: Schedule | Callable[[Optimizer], LRScheduler],
+    schedule: Schedule | OneCycle | Callable[[Optimizer], LRScheduler],
     learning_rate: float,
     lr_decay: float,
     optimizer: Optimizer,
@@ -173,9 +182,11 @@ def _build_scheduler(
         return ExponentialLR(optimizer, lr_decay)
     if batches is None:
         raise TypeError(
-            "the training data have no length; expected a length for schedule='one-cycle': pass a "
+            "the training data have no length; expected a length for a one-cycle schedule: pass a "
             "DataLoader or a list of batches"
         )
+    if isinstance(schedule, OneCycle):
+        return schedule.build(optimizer, max_epochs * batches)
     return OneCycleLR(optimizer, learning_rate, total_steps=max_epochs * batches)
 
 
@@ -247,6 +258,9 @@ def _train(
         seed_epoch(plan.seed, plan.max_epochs + 1, rank)
         counts = _class_counts(in_order(train, rank, world_size), model.network.num_classes)
         model.method.set_class_counts(model.network, counts)
+    if not (plan.resume and plan.checkpoint is not None and plan.checkpoint.exists()):
+        seed_epoch(plan.seed, plan.max_epochs + 2, rank)
+        _initialize(model, in_order(fit_data, rank, world_size))
     on_cpu = fabric.device.type == "cpu"
     if on_cpu:
         lay_out(model.network)
@@ -263,6 +277,20 @@ def _train(
     elif val is not None:
         model.fit_post_hoc(val)
     return history
+
+
+def _initialize(model: Classifier, data: Iterable[Batch]) -> None:
+    """Passes the first training inputs to a network that computes weights from them."""
+    if type(model.network.plain).initialize_from is Network.initialize_from:
+        return
+    inputs: list[Tensor] = []
+    for number, batch in enumerate(data):
+        where = f" of batch {number} of the training data"
+        inputs.append(model.prepare(require_batch(batch, where)[0], where))
+        if sum(map(len, inputs)) >= INITIALIZED_ON:
+            break
+    if inputs:
+        model.network.initialize_from(torch.cat(inputs)[:INITIALIZED_ON])
 
 
 def _class_weights(

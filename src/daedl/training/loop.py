@@ -23,6 +23,7 @@ from daedl.methods.base import Phase
 from daedl.outputs import collect
 from daedl.training.bars import Bars, show_bars
 from daedl.training.callbacks import call
+from daedl.training.chance import chance_level, confusion_margins
 from daedl.training.checkpoint import Checkpoint
 from daedl.training.randomness import seed_epoch
 
@@ -37,7 +38,8 @@ STEPPED_BY_BATCH = (OneCycleLR, CyclicLR)
 class Epoch:
     """Results of one epoch. Losses are means over samples; `val_*` are None without validation data.
 
-    `phase` names the training phase, for methods with several.
+    `phase` names the training phase, for methods with several. Up to `chance_level`, `val_accuracy` is no
+    better than chance.
     """
 
     train_loss: float
@@ -46,6 +48,7 @@ class Epoch:
     learning_rate: float
     seconds: float
     phase: str = "training"
+    chance_level: float | None = None
 
     def __str__(self) -> str:
         text = f"loss {self.train_loss:.4f}"
@@ -238,15 +241,23 @@ class Run:
         learning_rate = self.optimizer.param_groups[0]["lr"]
         train_loss = self._train_epoch(epoch, bars)
         broadcast_buffers(self.model.network)
-        val_loss, val_accuracy = self._validate()
+        val_loss, val_accuracy, chance = self._validate()
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(train_loss if val_loss is None else val_loss)
         elif not isinstance(self.scheduler, STEPPED_BY_BATCH):
             self.scheduler.step()
         before = [e.val_loss for e in self.epochs if e.val_loss is not None]
-        seconds = time.perf_counter() - started
-        name = self.phase.name
-        self.epochs.append(Epoch(train_loss, val_loss, val_accuracy, learning_rate, seconds, name))
+        self.epochs.append(
+            Epoch(
+                train_loss,
+                val_loss,
+                val_accuracy,
+                learning_rate,
+                time.perf_counter() - started,
+                self.phase.name,
+                chance,
+            )
+        )
         if val_loss is None or val_loss < min(before, default=math.inf):
             self.best_epoch = epoch
             self.best = copy.deepcopy(self.model.network.state_dict())
@@ -255,28 +266,31 @@ class Run:
         """Trains for one pass over the data; returns the mean loss per sample."""
         method, num_classes = self.phase.method, self.model.network.num_classes
         self.network.train()
-        # Sum of losses, number of samples, number of samples per class.
-        sums = torch.zeros(2 + num_classes, dtype=torch.float64)
+        total, samples = 0.0, 0
+        counts = torch.zeros(num_classes, dtype=torch.long)
         for number, batch in enumerate(bars.batches(self.train, epoch)):
             where = f" of epoch {epoch}, batch {number}"
             images, targets, weights = self._prepare_batch(batch, where)
             self.optimizer.zero_grad()
             loss = method.training_loss(self.network, images, targets, epoch, weights)
-            if not torch.isfinite(loss):
+            # The only wait for the device in a step.
+            value = loss.item()
+            if not math.isfinite(value):
                 self._explain(images, where)
             self.fabric.backward(loss)
             if self.plan.gradient_clip is not None:
                 clip = self.plan.gradient_clip
                 self.fabric.clip_gradients(self.network, self.optimizer, max_norm=clip)
-            self.model.reset()  # the step invalidates post-hoc fits
+            if number == 0:
+                self.model.reset()  # the step invalidates post-hoc fits
             self.optimizer.step()
             if isinstance(self.scheduler, STEPPED_BY_BATCH):
                 self.scheduler.step()
-            samples = len(images)
-            sums[0] += loss.item() * (samples if method.reduction == "mean" else 1)
-            sums[1] += samples
-            sums[2:] += torch.bincount(targets.cpu(), minlength=num_classes)
-        sums = sum_across(sums)
+            total += value * (len(images) if method.reduction == "mean" else 1)
+            samples += len(images)
+            if epoch == 0:
+                counts += torch.bincount(targets.cpu(), minlength=num_classes)
+        sums = sum_across(torch.tensor([total, samples, *counts.tolist()], dtype=torch.float64))
         _require_all_classes(sums[1:], epoch)
         return float(sums[0] / sums[1])
 
@@ -299,10 +313,10 @@ class Run:
         weights = self.plan.class_weights
         return None if weights is None else weights.to(targets.device)[targets]
 
-    def _validate(self) -> tuple[float | None, float | None]:
-        """Returns the mean loss and accuracy on the validation data, in eval mode."""
+    def _validate(self) -> tuple[float | None, float | None, float | None]:
+        """Returns mean loss, accuracy and chance level on the validation data, in eval mode."""
         if self.val is None:
-            return None, None
+            return None, None, None
         # Not the DDP wrapper, which would wait for processes with fewer batches.
         with self.fabric.autocast():
             outputs, targets = collect(
@@ -311,15 +325,17 @@ class Run:
         losses = self.phase.method.loss(outputs, targets, epoch=math.inf)
         if (weights := self._class_weights(targets)) is not None:
             losses = losses * weights
-        right = self.phase.method.predict_labels(outputs) == targets
-        sums = torch.stack([losses.double().sum(), right.double().sum(), torch.tensor(len(right))])
-        sums = sum_across(sums)
-        loss, accuracy = (sums[:2] / sums[2]).tolist()
+        predicted = self.phase.method.predict_labels(outputs)
+        margins = confusion_margins(predicted, targets, self.model.network.num_classes)
+        right = (predicted == targets).double().sum()
+        sums = sum_across(torch.stack((losses.double().sum(), right, *margins.flatten())))
+        margins = sums[2:].view_as(margins)
+        loss, accuracy = (sums[:2] / margins[1].sum()).tolist()
         if not math.isfinite(loss):
             raise ValueError(
                 f"the validation loss is {loss}; expected a finite number: lower the learning rate"
             )
-        return loss, accuracy
+        return loss, accuracy, chance_level(margins)
 
     def _explain(self, images: Tensor, where: str) -> None:
         """Raises an error that explains why the loss of a training batch is NaN or infinite."""

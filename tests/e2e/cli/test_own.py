@@ -137,8 +137,8 @@ class TestTraining:
     @pytest.mark.parametrize(
         ("options", "expected"),
         [
-            ([], "32x32 pixels, colour; 3 classes: cat, dog, owl\ndaedl, ConvNet"),
-            (["--size", "33", "--method", "softmax"], "softmax, ResNet18"),
+            ([], "32x32 pixels, colour; 3 classes: cat, dog, owl\ndaedl, WhitenNet"),
+            (["--size", "33", "--network", "resnet18", "--method", "softmax"], "softmax, ResNet18"),
             (["--network", "VGG16"], "daedl, VGG16"),
         ],
         ids=["folder", "large", "by name"],
@@ -196,7 +196,7 @@ class TestTraining:
     def test_saturated_density_is_reported_with_advice(self, tmp_path: Path) -> None:
         """With few samples and many features, held-out images fall below the range."""
         data = draw(tmp_path / "pets", 40)
-        more = "--validation", 0.5, "--batch-size", 4, "--size", 16
+        more = "--validation", 0.5, "--batch-size", 4, "--size", 16, "--network", "convnet"
         result = call(*small(data, tmp_path / "m.daedl", *more))
         assert result.exit_code == 0, result.output
         assert "warning: the density is saturated" in result.stdout
