@@ -24,6 +24,7 @@ from daedl.distributed import sum_across
 from daedl.methods import Method
 from daedl.names import look_up, strip_prefix
 from daedl.networks import Backbone, FeatureModule, Network
+from daedl.networks.depths import Features, Pooling
 from daedl.outputs import Outputs, collect, evaluating
 from daedl.prediction import Prediction
 from daedl.selective import (
@@ -118,9 +119,10 @@ class Classifier(nn.Module):
     def from_module(
         cls,
         module: nn.Module,
-        features: str,
+        features: str | Sequence[str],
         *,
         input_shape: Sequence[int] | None = None,
+        pooling: Pooling = "flatten",
         method: str | Method = "retrofit",
         class_names: Sequence[str] | None = None,
         preprocess: Preprocess | None = None,
@@ -133,8 +135,10 @@ class Classifier(nn.Module):
         other methods with `daedl.fit`.
 
         Arguments:
-            features: dotted name of the submodule that outputs the features, as in `named_modules()`.
+            features: dotted names, as in `named_modules()`, of one or several submodules whose outputs are
+                the features.
             input_shape: shape of one input; by default that of `preprocess`.
+            pooling: of outputs with positions: "flatten", "mean" or "mean-std"; see `FeatureModule`.
             preprocess: None (default) if inputs are already preprocessed as for the module's training.
         """
         if input_shape is None and preprocess is None:
@@ -143,7 +147,7 @@ class Classifier(nn.Module):
                 "input_shape=(3, 224, 224)"
             )
         shape = preprocess.shape if input_shape is None and preprocess else tuple(input_shape or ())
-        network = FeatureModule(module, features, shape)
+        network = FeatureModule(module, features, shape, pooling)
         classifier = cls(network, method, class_names, preprocess, **method_arguments)
         return classifier.train(module.training)
 
@@ -156,6 +160,8 @@ class Classifier(nn.Module):
         class_names: Sequence[str] | None = None,
         image_size: int | None = None,
         hidden: Sequence[int] = (),
+        features: Features = None,
+        pooling: Pooling | None = None,
         method: str | Method = "daedl",
         **method_arguments: Any,
     ) -> "Classifier":
@@ -170,6 +176,7 @@ class Classifier(nn.Module):
             num_classes: C; by default the number of `class_names`.
             image_size: height and width of inputs; by default chosen for the backbone.
             hidden: widths of dense layers between features and logits; by default none.
+            features, pooling: blocks whose outputs the density sees; see `daedl.networks.Backbone`.
             method, method_arguments: as for `Classifier`, with the defaults `BACKBONE_SETTINGS`; a built
                 method is used as it is.
         """
@@ -184,7 +191,15 @@ class Classifier(nn.Module):
             else backbones.pretrained(backbone, image_size)
         )
         size = pretrained.preprocess.shape[1]
-        network = Backbone(pretrained.name, number, size, hidden, config=pretrained.config)
+        network = Backbone(
+            pretrained.name,
+            number,
+            size,
+            hidden,
+            features,
+            config=pretrained.config,
+            pooling=pooling,
+        )
         network.load_pretrained(pretrained)
         return cls(network, method, class_names, pretrained.preprocess, **method_arguments)
 
@@ -270,7 +285,9 @@ class Classifier(nn.Module):
     def _on_device(self, outputs: Outputs) -> Outputs:
         """Moves `outputs` to the network's device."""
         device = next(self.network.parameters()).device
-        return Outputs(outputs.features.to(device), outputs.logits.to(device))
+        return outputs._replace(
+            features=outputs.features.to(device), logits=outputs.logits.to(device)
+        )
 
     def batches(
         self, data: Data, batch_size: int = 256, *, shuffle: bool = False

@@ -24,8 +24,9 @@ class DensityAware:
     the defaults of that method's settings hold.
 
     Attributes:
-        covariance: "full" as in the paper, "tied", "diagonal", "low-rank", or "auto", which selects one
-            by the leave-one-out density of the training samples; see `daedl.density.fit_gaussians`.
+        covariance: "full" as in the paper, "tied", "diagonal", "low-rank", "block", or "auto", which
+            selects one by the leave-one-out density of the training samples; see
+            `daedl.density.fit_gaussians`.
         shrinkage: see `daedl.density.GaussianDensity.fit`.
         normalizer: "minmax" as in the paper; "smooth-quantile", robust to training outliers; or
             "half-quantile", which also changes in-distribution probabilities less.
@@ -33,8 +34,8 @@ class DensityAware:
             samples. The paper uses in-sample densities; with few samples and many features, most new
             in-distribution samples then fall below the range.
         rank: directions per class of a low-rank covariance.
-        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
-            ICML 2025).
+        normalize_features: divide features, or each part of features of several blocks, by their L2
+            norms first (Müller and Hein, Mahalanobis++, ICML 2025).
     """
 
     name: ClassVar[str]
@@ -67,6 +68,7 @@ class DensityAware:
             self.leave_one_out,
             self.rank,
             self.normalize_features,
+            outputs.parts,
         )
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> DensityScorer:

@@ -223,7 +223,7 @@ def _majority(votes: Sequence[Tensor], num_classes: int) -> Tensor:
 def _split(outputs: Outputs) -> list[Outputs]:
     """Outputs of each member."""
     return [
-        Outputs(features, logits)
+        Outputs(features, logits, outputs.parts)
         for features, logits in zip(
             outputs.features.unbind(1), outputs.logits.unbind(1), strict=True
         )
