@@ -38,7 +38,7 @@ from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, sp
 
 DEFAULT_TARGET = MaxRejectionRate()
 # Defaults of methods on pretrained backbones. Spectral normalisation would only limit the logits, as the
-# features are fixed; a few images per class don't determine a covariance of 1,280 features each; their
+# features are fixed; a few images per class don't determine a covariance of 1,584 features each; their
 # in-sample densities exceed those of new images (docs/architecture.md). The norm of a feature says little
 # about its distance, and the range leaves known images half of their evidence (docs/when_density_fails.md).
 BACKBONE_SETTINGS: Mapping[str, Any] = MappingProxyType(

@@ -212,6 +212,9 @@ def test_frozen_backbone_caches_all_depths(tmp_path):
     fast, slow = (model.predict(data[0][:9]) for model in models)
     torch.testing.assert_close(fast.probs, slow.probs, rtol=1e-3, atol=1e-3)
     assert models[0].fitted.density.parts == (80, 1280)
+    default = Backbone("efficientnet-lite0", 3, 32)
+    assert default.arguments["features"] == ["stage3", "stage5", "pool"]
+    assert default.head().parts == default.parts == (80, 224, 1280)
     with pytest.raises(ValueError, match="last block 'pool'"):
         Backbone("efficientnet-lite0", 3, 32, features="stage3").head()
 

@@ -29,8 +29,8 @@ class Backbone(Network):
         num_classes: C.
         image_size: image height and width.
         hidden: widths of the dense layers between features and logits.
-        features: block, or several, whose pooled outputs are the features; "last" is the last one of the
-            backbone.
+        features: block, or several, whose pooled outputs are the features: by default `Body.depths` and the
+            last one of the backbone, which is what the head sees; with "last" the last one alone.
         pooling: see `daedl.networks.depths.pool`.
         trained_from: first block of the backbone that is trained; None freezes all of them.
         config: settings of the architecture; see `daedl.backbones.Pretrained`.
@@ -54,7 +54,7 @@ class Backbone(Network):
         self.finetuned = body.finetuned
         shape = (3, image_size, image_size)
         blocks = {**body.blocks, **dense_blocks(_width(body.blocks, shape), hidden, num_classes)}
-        depths = self.backbone_names[-1:]
+        depths = (*body.depths, self.backbone_names[-1])
         super().__init__(blocks, features, shape, num_classes, locals(), pooling, depths)
         self.freeze(trained_from)
 

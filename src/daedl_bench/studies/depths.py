@@ -278,13 +278,12 @@ def _row(
 @app.command()
 def show() -> None:
     """Print mean figures over seeds as a Markdown table per network, the largest AUROC first."""
-    metrics_ = ["auroc", "brier", "accuracy", "below 0.05"]
-    frame = results.frame(results.load(PATH))
-    for network, rows in frame.groupby("protocol"):
-        table = rows[rows.metric.isin(metrics_)].pivot_table("value", "method", "metric")
-        typer.echo(f"| {network} | {' | '.join(metrics_)} |\n{'|---' * 5}|")
+    shown = ["auroc", "brier", "accuracy", "below 0.05"]
+    for network, rows in results.frame(results.load(PATH)).groupby("protocol"):
+        table = rows.pivot_table("value", "method", "metric")[shown]
+        typer.echo(f"| {network} | {' | '.join(shown)} |\n{'|---' * 5}|")
         for name, values in table.sort_values("auroc", ascending=False).iterrows():
-            typer.echo(f"| {name} | {' | '.join(f'{values[m]:.4f}' for m in metrics_)} |")
+            typer.echo(f"| {name} | {' | '.join(f'{value:.4f}' for value in values)} |")
 
 
 def _corrupted(images: ImageSet, seed: int) -> Iterator[tuple[str, ImageSet]]:
