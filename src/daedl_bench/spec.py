@@ -58,7 +58,7 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def classifier(self, method: Method, network: Network | None = None) -> Classifier:
         """A classifier with a new network, or with `network`, that normalises images as the protocol says."""
-        # The paper's features, which are not the networks' default; not part of keys.
+        # The paper's features, whatever the default of the network is; not part of keys.
         arguments = {"features": LAST, **self.network}
         network = network or build_network(arguments.pop("name"), **arguments)
         channels, *size = network.input_shape
