@@ -18,6 +18,7 @@ from daedl.distributed import sum_across
 from daedl.methods import Method
 from daedl.model_file import Parts, Revision, StoredModule, require_network
 from daedl.networks import Backbone, FeatureModule, Network
+from daedl.networks.depths import Features, Pooling
 from daedl.outputs import Outputs, collect, evaluating
 from daedl.prediction import Prediction
 from daedl.selective import MaxRejectionRate, On, Target, Thresholds, choose
@@ -58,9 +59,10 @@ class Classifier(StoredModule):
     def from_module(
         cls,
         module: nn.Module,
-        features: str,
+        features: str | Sequence[str],
         *,
         input_shape: Sequence[int] | None = None,
+        pooling: Pooling = "flatten",
         method: str | Method = "retrofit",
         class_names: Sequence[str] | None = None,
         preprocess: Preprocess | None = None,
@@ -73,8 +75,10 @@ class Classifier(StoredModule):
         other methods with `daedl.fit`.
 
         Arguments:
-            features: dotted name of the submodule that outputs the features, as in `named_modules()`.
+            features: dotted names, as in `named_modules()`, of one or several submodules whose outputs are
+                the features.
             input_shape: shape of one input; by default that of `preprocess`.
+            pooling: of outputs with positions: "flatten", "mean" or "mean-std"; see `FeatureModule`.
             preprocess: None (default) if inputs are already preprocessed as for the module's training.
         """
         if input_shape is None and preprocess is None:
@@ -83,7 +87,7 @@ class Classifier(StoredModule):
                 "input_shape=(3, 224, 224)"
             )
         shape = preprocess.shape if input_shape is None and preprocess else tuple(input_shape or ())
-        network = FeatureModule(module, features, shape)
+        network = FeatureModule(module, features, shape, pooling)
         classifier = cls(network, method, class_names, preprocess, **method_arguments)
         return classifier.train(module.training)
 
@@ -96,6 +100,8 @@ class Classifier(StoredModule):
         class_names: Sequence[str] | None = None,
         image_size: int | None = None,
         hidden: Sequence[int] = (),
+        features: Features = None,
+        pooling: Pooling | None = None,
         method: str | Method = "daedl",
         **method_arguments: Any,
     ) -> "Classifier":
@@ -110,6 +116,7 @@ class Classifier(StoredModule):
             num_classes: C; by default the number of `class_names`.
             image_size: height and width of inputs; by default chosen for the backbone.
             hidden: widths of dense layers between features and logits; by default none.
+            features, pooling: blocks whose outputs the density sees; see `daedl.networks.Backbone`.
             method, method_arguments: as for `Classifier`.
         """
         if num_classes is None and class_names is None:
@@ -121,7 +128,15 @@ class Classifier(StoredModule):
             else backbones.pretrained(backbone, image_size)
         )
         size = pretrained.preprocess.shape[1]
-        network = Backbone(pretrained.name, number, size, hidden, config=pretrained.config)
+        network = Backbone(
+            pretrained.name,
+            number,
+            size,
+            hidden,
+            features,
+            config=pretrained.config,
+            pooling=pooling,
+        )
         network.load_pretrained(pretrained)
         return cls(network, method, class_names, pretrained.preprocess, **method_arguments)
 
@@ -207,7 +222,9 @@ class Classifier(StoredModule):
     def _on_device(self, outputs: Outputs) -> Outputs:
         """Moves `outputs` to the network's device."""
         device = next(self.network.parameters()).device
-        return Outputs(outputs.features.to(device), outputs.logits.to(device))
+        return outputs._replace(
+            features=outputs.features.to(device), logits=outputs.logits.to(device)
+        )
 
     def batches(
         self, data: Data, batch_size: int = 256, *, shuffle: bool = False

@@ -1,6 +1,6 @@
 """Outputs of a network for a batch or a dataset: features and logits from one pass."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -14,10 +14,26 @@ class Outputs(NamedTuple):
     """Features (B, H) and logits (B, C) of one forward pass.
 
     Methods with several passes, members or heads per input have logits (B, K, C).
+
+    Attributes:
+        parts: columns of the features per block of the network, from the first block to the last; empty
+            if the features are one part.
     """
 
     features: Tensor
     logits: Tensor
+    parts: tuple[int, ...] = ()
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Tensor], logits: Tensor) -> "Outputs":
+        """Joins features (B, H_k) of several blocks."""
+        joined = parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
+        return cls(joined, logits, tuple(part.shape[1] for part in parts))
+
+    @property
+    def last_part(self) -> Tensor:
+        """Features of the last block, (B, H_K)."""
+        return self.features[..., -self.parts[-1] :] if self.parts else self.features
 
 
 @contextmanager
@@ -66,4 +82,4 @@ def collect(
             targets.append(labels.cpu().long())
     if not features:
         raise ValueError(f"the {name} have no batch; expected at least one (inputs, labels) pair")
-    return Outputs(torch.cat(features), torch.cat(logits)), torch.cat(targets)
+    return Outputs(torch.cat(features), torch.cat(logits), outputs.parts), torch.cat(targets)

@@ -17,6 +17,7 @@ from daedl.methods import METHODS, Ensemble, Method
 from daedl.names import look_up
 from daedl.networks import Network
 from daedl.networks import build as build_network
+from daedl.networks.depths import LAST
 from daedl.spectral import SpectralNorm
 
 Entries = Mapping[str, Mapping[str, Any]]
@@ -57,7 +58,8 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def classifier(self, method: Method, network: Network | None = None) -> Classifier:
         """A classifier with a new network, or with `network`, that normalises images as the protocol says."""
-        arguments = dict(self.network)
+        # The paper's features, whatever the default of the network is; not part of keys.
+        arguments = {"features": LAST, **self.network}
         network = network or build_network(arguments.pop("name"), **arguments)
         channels, *size = network.input_shape
         preprocess = Preprocess(channels, (size[0], size[1]), mean=self.mean, std=self.std)

@@ -32,7 +32,7 @@ SMALL = {
 def test_features_and_logits_of_one_pass(name):
     network = build(name, **SMALL[name]).eval()
     images = torch.rand(4, *network.input_shape)
-    features, logits = network(images)
+    features, logits, _ = network(images)
     assert features.shape == (4, network.num_features)
     assert logits.shape == (4, 3)
     torch.testing.assert_close(network.classifier(network.extractor(images)), logits)
@@ -128,7 +128,7 @@ def test_feature_module_returns_the_output_of_a_named_submodule():
     network = FeatureModule(own, features="body", input_shape=(1, 9, 9))
     assert (network.num_features, network.num_classes) == (24, 4)
     images = torch.rand(3, 1, 9, 9)
-    features, logits = network(images)
+    features, logits, _ = network(images)
     torch.testing.assert_close(features, own.body(images).flatten(1))
     torch.testing.assert_close(logits, own(images))
     assert not own.body._forward_hooks

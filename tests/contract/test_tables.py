@@ -17,7 +17,7 @@ from daedl.networks import NETWORKS
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 # Modules with base classes and helpers instead of a method or network.
 SHARED_METHODS = {"base", "density_aware", "fitted", "gaussians", "latent", "post_hoc"}
-SHARED_NETWORKS = {"base", "headed"}
+SHARED_NETWORKS = {"base", "depths", "headed"}
 
 
 def modules(package):

@@ -45,6 +45,70 @@ def test_theorem_1_prediction_tends_to_uniform_far_from_the_data(normalizer, see
     torch.testing.assert_close(p.probs, torch.full((20, 3), 1 / 3), rtol=0, atol=1e-3)
 
 
+@pytest.fixture(scope="module")
+def several_depths():
+    """Trained classifiers on features of three blocks, without and with normalised features."""
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.arange(300) % 3
+    images = 3 * torch.eye(3, 4)[targets] + torch.randn(300, 4, generator=generator)
+    torch.manual_seed(0)
+    net = MLP(4, 3, hidden=(16, 12, 8), features=("dense1", "dense2", "dense3"))
+    classifier = daedl.Classifier(net, "daedl", leave_one_out=True)
+    daedl.fit(classifier, (images, targets), max_epochs=5, accelerator="cpu", progress=False)
+    outputs, _ = classifier.collect((images, targets))
+    method = DAEDL(leave_one_out=True, normalize_features=True, normalizer="half-quantile")
+    return classifier, outputs, method.fit(outputs, targets)
+
+
+def test_theorem_1_holds_for_features_of_several_blocks(several_depths):
+    """Also if the features of a single block move away, of the first as of the last."""
+    classifier, outputs, _ = several_depths
+    far = classifier.predict(1e6 * torch.nn.functional.normalize(torch.randn(20, 4)))
+    torch.testing.assert_close(far.probs, torch.full((20, 3), 1 / 3), rtol=0, atol=1e-3)
+    for start, width in ((0, 16), (16, 12), (28, 8)):
+        features = outputs.features.clone()
+        features[:, start : start + width] += 1e4
+        _, score = classifier.fitted(features)
+        assert score.max() < 1e-3
+
+
+def test_normalised_features_are_bounded_so_scores_are_constant_along_rays(several_depths):
+    """Theorem 1 has no limit there: the density sees directions, and no direction is far away."""
+    _, outputs, scorer = several_depths
+    _, score = scorer(outputs.features)
+    for factor in (1e-3, 1e3, 1e6):
+        torch.testing.assert_close(scorer(factor * outputs.features)[1], score)
+    away = torch.nn.functional.normalize(torch.randn(200, 36))
+    assert scorer(away)[1].max() < score.median()
+    assert scorer(1e6 * away)[1].min() > 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(-30, 30), min_size=4, max_size=4), st.booleans())
+def test_theorem_3_holds_for_features_of_several_blocks(several_depths, row, normalized):
+    classifier, _, scorer = several_depths
+    outputs = classifier.network.eval()(torch.tensor([row]))
+    p = DAEDL().predict(outputs, scorer if normalized else classifier.fitted)
+    if p.density_score > 0:
+        expected = (p.density_score * outputs.logits).softmax(-1)
+        torch.testing.assert_close(p.probs, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_theorem_4_holds_for_features_of_several_blocks(several_depths):
+    """On rays that leave the training features, with fixed logits, uncertainty does not decrease."""
+    classifier, outputs, _ = several_depths
+    center, spread = outputs.features.mean(0), outputs.features.std(0)
+    for direction in spread * torch.nn.functional.normalize(torch.randn(20, 36)):
+        ray = center + torch.linspace(30, 300, 50)[:, None] * direction
+        log_density, score = classifier.fitted(ray)
+        assert (log_density.diff() < 0).all()
+        assert (score.diff() <= 0).all()
+        logits = torch.tensor([3.0, 0.5, -1.0]).expand(50, 3)
+        p = DAEDL().predict(Outputs(ray, logits, outputs.parts), classifier.fitted)
+        assert (p.epistemic.diff() >= -1e-6).all()
+        assert (p.dirichlet.entropy_of_mean.diff() >= -1e-6).all()
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.floats(-30, 30), min_size=2, max_size=2), min_size=1, max_size=6))
 def test_theorem_3_prediction_is_a_softmax_with_temperature_one_over_s(fitted, rows):

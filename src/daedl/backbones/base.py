@@ -15,11 +15,13 @@ from daedl.data import Preprocess
 class Body:
     """Architecture of a backbone: named blocks in order; the last one returns features (B, H).
 
-    `finetuned` is the first block that fine-tuning trains by default.
+    `finetuned` is the first block that fine-tuning trains by default; `depths` are the blocks before the last
+    one that the density sees by default.
     """
 
     blocks: Mapping[str, nn.Module]
     finetuned: str
+    depths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 STEM, TOP = 32, 1280  # channels of the first and the last convolution (published code)
+# With these the score tells corrupted held-out photos from clean ones better than with the last block alone:
+# mean AUROC 0.716 against 0.705 (one seed, benchmarks/results/depths.jsonl).
+DEPTHS = ("stage3", "stage5")
 NORM_EPS = 1e-3  # of BatchNorm (published code)
 
 
@@ -78,7 +81,7 @@ class EfficientNetLite0(Source):
             blocks[f"stage{number}"] = nn.Sequential(*layers)
         blocks["top"] = nn.Sequential(*_convolution(before, TOP), nn.ReLU6())
         blocks["pool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        return Body(blocks, finetuned="stage6")
+        return Body(blocks, finetuned="stage6", depths=DEPTHS)
 
     def pretrained(self, name: str, image_size: int | None) -> Pretrained:
         """Loads the ImageNet weights from the installed package."""

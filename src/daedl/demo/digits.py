@@ -39,7 +39,7 @@ def plan(training: Training = TRAINING) -> dict[Method, Training]:
     methods: tuple[Method, ...] = (
         Softmax(),
         EDL(kl_weight=EDL_KL_WEIGHT),
-        DAEDL(leave_one_out=True),
+        DAEDL(),
     )
     return {each: replace(training, learning_rate=LEARNING_RATES[each.name]) for each in methods}
 

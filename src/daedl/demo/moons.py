@@ -15,7 +15,6 @@ from daedl.evaluate import Measured
 from daedl.methods import DAEDL, EDL, Method, Softmax
 from daedl.networks import MLP
 from daedl.prediction import Prediction
-from daedl.spectral import SpectralNorm
 
 # Plotted range and OOD cluster of the SNGP tutorial (Liu et al., 2020), which the paper follows.
 X_RANGE, Y_RANGE = (-3.5, 3.5), (-2.5, 2.5)
@@ -39,7 +38,7 @@ class Settings:
         Softmax(),
         EDL(),
         # The paper's coefficient of 1 underfits the curved boundary; 3 is DDU's.
-        DAEDL(spectral=SpectralNorm(coefficient=3.0)),
+        DAEDL(),
     )
     samples: int = 1000
     noise: float = 0.1

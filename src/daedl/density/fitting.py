@@ -1,6 +1,6 @@
 """Fits class-conditional Gaussians to training features, and selects the structure of their covariances."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -14,7 +14,7 @@ from daedl.density.statistics import ClassStatistics, Structure
 from daedl.distributed import gather_across
 from daedl.names import look_up
 
-Covariance = Literal["auto", "full", "tied", "diagonal", "low-rank"]
+Covariance = Literal["auto", "full", "tied", "diagonal", "low-rank", "block"]
 # Directions per class of a low-rank covariance: on features of digits, 64 per image, more do not increase the
 # leave-one-out density, and 8 decrease it (measured).
 RANK = 16
@@ -42,23 +42,27 @@ def fit_gaussians(
     shrinkage: Shrinkage = "auto",
     rank: int = RANK,
     normalize_features: bool = False,
+    parts: Sequence[int] = (),
 ) -> GaussianDensity:
     """Fit to training features (N, H) with class indices (N,) of all processes.
 
-    The rows of `features` may be a concatenation of several blocks of a network.
-
     Arguments:
         covariance: "full" as in the paper; "tied", one for all classes; "diagonal"; "low-rank", `rank`
-            directions per class and the same variance in all others; or "auto", the one with the largest
-            mean leave-one-out log density of training samples, which requires no OOD data.
+            directions per class and the same variance in all others; "block", a full one in which
+            features of different parts are uncorrelated, so that the class-conditional log densities of
+            the parts are added; or "auto", the one with the largest mean leave-one-out log density of
+            training samples, which requires no OOD data.
         shrinkage: see `daedl.density.shrinkage.shrink`.
         rank: directions per class of a low-rank covariance.
-        normalize_features: divide features by their L2 norms first.
+        normalize_features: divide each part of the features by its L2 norm first.
+        parts: columns of the features per block of the network, as in `Outputs.parts`; by default one part.
     """
     require_density_settings(covariance, shrinkage, rank)
 
     def statistics(structure: Structure) -> ClassStatistics:
-        own = ClassStatistics.of(features, targets, num_classes, structure, normalize_features)
+        own = ClassStatistics.of(
+            features, targets, num_classes, structure, normalize_features, parts
+        )
         return own.across_processes()
 
     if covariance == "auto":
@@ -114,7 +118,8 @@ def _candidates(
         yield "full", full
         if rank < width - 1:  # otherwise equal to full
             yield "low-rank", full
-        yield from ((name, full.reduced(name)) for name in get_args(Structure) if name != "full")
+        others = (name for name in get_args(Structure) if name != "full")
+        yield from ((name, full.reduced(name)) for name in others if name != "block" or full.parts)
         return
     if 8 * width**2 <= _CANDIDATE_BYTES:
         yield "tied", statistics("tied")

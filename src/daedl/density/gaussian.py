@@ -23,6 +23,7 @@ DISTANCES: dict[str, Callable[..., Distances]] = {
     "full": FullDistances,
     "tied": TiedDistances,
     "diagonal": DiagonalDistances,
+    "block": FullDistances,
 }
 # Rows times classes times features per block; limits the working memory (chosen).
 _ELEMENTS = 2**23
@@ -36,9 +37,10 @@ class GaussianDensity(nn.Module):
 
     Attributes:
         rank: number of directions per class of a low-rank covariance; None for another structure.
-        normalized: whether features are divided by their L2 norms first (Müller and Hein,
-            Mahalanobis++, ICML 2025): norms vary with the class and the contrast of an image, so
-            that they hide how far a feature is from the training data.
+        normalized: whether features, or each of their parts, are divided by their L2 norms first
+            (Müller and Hein, Mahalanobis++, ICML 2025): norms vary with the class and the contrast of an
+            image, so that they hide how far a feature is from the training data.
+        parts: columns per part of features from several blocks of a network; empty for one part.
         candidates: mean leave-one-out log density per candidate, if the structure was selected by it.
     """
 
@@ -62,6 +64,7 @@ class GaussianDensity(nn.Module):
     ) -> None:
         super().__init__()
         self.dtype, self.rank, self.normalized = dtype, rank, statistics.normalized
+        self.parts = statistics.parts
         self.candidates = dict(candidates or {})
         self._statistics = statistics.structure
         for name in ("counts", "means", "scatter"):
@@ -110,7 +113,7 @@ class GaussianDensity(nn.Module):
 
     @property
     def structure(self) -> str:
-        """Structure of the covariances: "full", "tied", "diagonal" or "low-rank"."""
+        """Structure of the covariances: "full", "tied", "diagonal", "block" or "low-rank"."""
         return self._statistics if self.rank is None else "low-rank"
 
     def settings(self) -> dict[str, Any]:
@@ -119,6 +122,7 @@ class GaussianDensity(nn.Module):
             "covariance": self.structure,
             "rank": self.rank,
             "normalized": self.normalized,
+            "parts": list(self.parts),
             "candidates": self.candidates,
             "dtype": str(self.dtype).removeprefix("torch."),
         }
@@ -129,12 +133,13 @@ class GaussianDensity(nn.Module):
     ) -> "GaussianDensity":
         """Rebuild a density from its `state_dict()` and `settings()`.
 
-        Settings of earlier versions lack those of low ranks, normalisation and candidates.
+        Settings of earlier versions lack those of low ranks, normalisation, parts and candidates.
         """
         counts, means, scatter = (tensors[name] for name in ("counts", "means", "scatter"))
         rank, normalized = settings.get("rank"), settings.get("normalized", False)
         structure: Structure = settings["covariance"] if rank is None else "full"
-        statistics = ClassStatistics(counts, means, scatter, structure, normalized)
+        parts = tuple(settings.get("parts", ()))
+        statistics = ClassStatistics(counts, means, scatter, structure, normalized, parts)
         shrunk = Shrunk(*(tensors[each.name] for each in fields(Shrunk)))
         dtype = getattr(torch, settings["dtype"])
         return cls(statistics, shrunk, dtype, rank, settings.get("candidates"))
@@ -143,7 +148,7 @@ class GaussianDensity(nn.Module):
     def statistics(self) -> ClassStatistics:
         """Statistics of the samples that the density was fitted to, on the CPU."""
         tensors = (self.counts.cpu(), self.means.cpu(), self.scatter.cpu())
-        return ClassStatistics(*tensors, self._statistics, self.normalized)
+        return ClassStatistics(*tensors, self._statistics, self.normalized, self.parts)
 
     @property
     def shrunk(self) -> Shrunk:
@@ -200,7 +205,7 @@ class GaussianDensity(nn.Module):
         """Squared distances (B, C), float64, in blocks."""
         blocks = []
         for block in torch.split(features, max(1, _ELEMENTS // self.means.numel())):
-            centered = (unit_length(block) if normalize else block) - self.center
+            centered = (unit_length(block, self.parts) if normalize else block) - self.center
             centered = centered.clamp(-self.max_offset, self.max_offset).to(self.dtype)
             # The constant is float64 whatever the dtype of the products is.
             blocks.append(self.distances(centered).to(self.constant))

@@ -40,7 +40,9 @@ def left_out_log_density(density: GaussianDensity, features: Tensor, targets: Te
         counts[c] -= 1
         for rows in torch.split((targets == c).nonzero()[:, 0], _ROWS):
             points = features[rows].double()
-            deviations = (unit_length(points) if density.normalized else points) - mean
+            deviations = (
+                unit_length(points, density.parts) if density.normalized else points
+            ) - mean
             if isinstance(covariance, _Tied):
                 terms = covariance.log_normals(deviations, removal, statistics.means - mean)
             else:
@@ -94,37 +96,54 @@ def _bases(density: GaussianDensity) -> "Iterator[_Diagonal | _Full | _Tied | _L
         if density.structure == "diagonal":
             yield _Diagonal(covariance)
         elif density.rank is None:
-            yield _Full(*_eigen(covariance))
+            parts = density.parts if density.structure == "block" else ()
+            yield _Full(*_eigen(covariance, parts), parts)
         else:
             yield _LowRank(*_eigen(covariance), density.rank)
 
 
-def _eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (H,) in descending order, and eigenvectors (H, H) in columns."""
+def _eigen(covariance: Tensor, parts: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (H,) in descending order within each part, and eigenvectors (H, H) in columns."""
+    if parts:
+        # Separately, because eigenvectors of equal eigenvalues could mix parts.
+        rows = enumerate(torch.split(covariance, list(parts)))
+        blocks = [torch.split(row, list(parts), dim=1)[k] for k, row in rows]
+        values, vectors = zip(*map(_eigen, blocks), strict=True)
+        return torch.cat(values), torch.block_diag(*vectors)  # type: ignore[no-untyped-call]
     values, vectors = torch.linalg.eigh(covariance)
     return values.clamp_min(0).flip(0), vectors.flip(1)
 
 
 @dataclass(frozen=True)
 class _Full:
-    """A covariance matrix in its eigenbasis."""
+    """A covariance matrix in its eigenbasis; `parts` are the widths of its diagonal blocks, empty for one.
+
+    The removal is a rank-one update of each block.
+    """
 
     values: Tensor
     vectors: Tensor
+    parts: tuple[int, ...] = ()
 
     def log_normal(self, deviations: Tensor, removal: _Removal) -> Tensor:
         """ln N (N,) without the sample, about the mean of its class, which moves away from the sample."""
         z, m, left = self._removed(deviations, removal)
-        distances = removal.g**2 * (z.square() / m).sum(1) / left
-        return _log_normal(distances, m.log().sum(1) + left.log(), len(self.values))
+        distances = removal.g**2 * (self._by_part(z.square() / m) / left).sum(1)
+        log_det = m.log().sum(1) + left.log().sum(1)
+        return _log_normal(distances, log_det, len(self.values))
 
     def _removed(self, deviations: Tensor, removal: _Removal) -> tuple[Tensor, Tensor, Tensor]:
-        """Deviations d (N, H) and M = a S + target (N, H) in the eigenbasis, and 1 − b dᵀM⁻¹d (N,)."""
+        """d (N, H) and M = a S + target (N, H) in the eigenbasis, and 1 − b dᵀM⁻¹d (N, K) of each part."""
         kept, z = 1 - removal.amount, deviations @ self.vectors
         target = removal.target(self.values.sum(), z.square().sum(1), len(self.values))
         m = kept * removal.a * self.values + removal.amount * target[:, None]
-        left = 1 - kept * removal.b * (z.square() / m).sum(1)
+        left = 1 - kept * removal.b * self._by_part(z.square() / m)
         return z, m, left.clamp_min(_LEAST)
+
+    def _by_part(self, rows: Tensor) -> Tensor:
+        """Sums (N, K) of rows (N, H) over the columns of each part."""
+        widths = self.parts or (rows.shape[1],)
+        return torch.stack([part.sum(1) for part in torch.split(rows, list(widths), dim=1)], 1)
 
 
 @dataclass(frozen=True)
@@ -142,9 +161,9 @@ class _Tied(_Full):
         own, products = (weighted * z).sum(1, keepdim=True), weighted @ offsets.T
         distances = own - 2 * products + (1 / m) @ offsets.square().T
         b = (1 - removal.amount) * removal.b
-        distances = distances + b * (own - products).square() / left[:, None]
-        log_det = m.log().sum(1) + left.log()
-        return _log_normal(distances, log_det[:, None], len(self.values))
+        distances = distances + b * (own - products).square() / left
+        log_det = m.log().sum(1, keepdim=True) + left.log()
+        return _log_normal(distances, log_det, len(self.values))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Density and normaliser: the score by which DAEDL multiplies the logits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -53,6 +53,7 @@ class DensityScorer(nn.Module):
         leave_one_out: bool = False,
         rank: int = RANK,
         normalize_features: bool = False,
+        parts: Sequence[int] = (),
     ) -> "DensityScorer":
         """Fit to training features (N, H) with class indices (N,); see `daedl.density.fit_gaussians`.
 
@@ -62,7 +63,7 @@ class DensityScorer(nn.Module):
         """
         kind, targets = look_up(NORMALIZERS, normalizer, "normalizer"), targets.long()
         density = fit_gaussians(
-            features, targets, num_classes, covariance, shrinkage, rank, normalize_features
+            features, targets, num_classes, covariance, shrinkage, rank, normalize_features, parts
         )
         log_density, left_out = _log_densities(density, features, targets, leave_one_out)
         fitted = kind.fit(log_density)

@@ -79,9 +79,11 @@ def shrink(statistics: ClassStatistics, shrinkage: Shrinkage, rank: int | None =
         singular = used[:, 0] * MAX_CONDITION < used[:, -1].clamp_min(_TINY)
         samples = statistics.samples()
         diagonal = statistics.structure == "diagonal"
+        block = statistics.structure == "block" and bool(statistics.parts)
         if not diagonal:
             means = statistics.num_classes if tied else 1
-            singular |= samples - means <= (statistics.num_features if rank is None else rank + 1)
+            width = max(statistics.parts) if block else statistics.num_features
+            singular |= samples - means <= (width if rank is None else rank + 1)
         enough = 1 / (samples + 1) if diagonal else _oracle_amount(spectra, samples)
         amount = torch.where(singular, enough, 0.0)
     else:

@@ -1,6 +1,6 @@
 """Counts, means and scatter of features per class, computed in one pass and mergeable."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -11,7 +11,7 @@ from daedl.checks import require_finite, require_targets
 from daedl.distributed import sum_across
 from daedl.names import look_up
 
-Structure = Literal["full", "tied", "diagonal"]
+Structure = Literal["full", "tied", "diagonal", "block"]
 
 # Rows converted to float64 at a time (chosen): limits the working memory, large enough for fast products.
 _ROWS = 4096
@@ -19,9 +19,11 @@ _ROWS = 4096
 _TINY = 1e-300
 
 
-def unit_length(features: Tensor) -> Tensor:
-    """Features (N, H) divided by their L2 norms, float64; zero vectors remain zero."""
+def unit_length(features: Tensor, parts: tuple[int, ...] = ()) -> Tensor:
+    """Features (N, H), or each of their parts, divided by L2 norms, float64; zero vectors remain zero."""
     exact = features.double()
+    if parts:
+        return torch.cat([unit_length(part) for part in torch.split(exact, list(parts), dim=1)], 1)
     norms: Tensor = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
     return exact / norms.clamp_min(_TINY)
 
@@ -34,9 +36,11 @@ class ClassStatistics:
         counts: samples per class N_c, (C,).
         means: means per class μ_c, (C, H).
         scatter: Σ_i (f_i − μ_c)(f_i − μ_c)ᵀ over the samples of a class: (C, H, H) for a full
-            covariance, its diagonal (C, H), or its sum over the classes (H, H) for a tied one.
-        structure: "full", "diagonal" or "tied".
-        normalized: whether the features were divided by their L2 norms.
+            covariance, its diagonal (C, H), or its sum over the classes (H, H) for a tied one. For "block",
+            (C, H, H) with zeros between features of different parts.
+        structure: "full", "diagonal", "tied" or "block".
+        normalized: whether the features, or each of their parts, were divided by their L2 norms.
+        parts: columns per part of features from several blocks of a network; empty for one part.
     """
 
     counts: Tensor
@@ -44,6 +48,7 @@ class ClassStatistics:
     scatter: Tensor
     structure: Structure
     normalized: bool = False
+    parts: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -53,6 +58,7 @@ class ClassStatistics:
         num_classes: int,
         structure: Structure = "full",
         normalized: bool = False,
+        parts: Sequence[int] = (),
     ) -> "ClassStatistics":
         """Statistics of features (N, H) with class indices (N,).
 
@@ -66,10 +72,16 @@ class ClassStatistics:
             )
         require_targets(targets, num_classes, len(features))
         width = features.shape[1]
+        if parts and sum(parts) != width:
+            raise ValueError(
+                f"the parts {tuple(parts)} have {sum(parts)} columns in total but the features have "
+                f"{width}; expected equal numbers: pass the parts of the same outputs"
+            )
         shape = {
             "full": (num_classes, width, width),
             "tied": (width, width),
             "diagonal": (num_classes, width),
+            "block": (num_classes, width, width),
         }[structure]
         statistics = cls(
             counts=torch.zeros(num_classes, dtype=torch.float64),
@@ -77,13 +89,14 @@ class ClassStatistics:
             scatter=torch.zeros(shape, dtype=torch.float64),
             structure=structure,
             normalized=normalized,
+            parts=tuple(parts) if len(parts) > 1 else (),
         )
         for start in range(0, len(features), _ROWS):
             block = features[start : start + _ROWS].detach().to("cpu", torch.float64)
             require_finite(block, "features", f" from sample {start}")
-            block = unit_length(block) if normalized else block
+            block = unit_length(block, statistics.parts) if normalized else block
             statistics._add(block, targets[start : start + _ROWS].cpu())
-        return statistics
+        return replace(statistics, scatter=statistics._masked(statistics.scatter))
 
     def _add(self, block: Tensor, targets: Tensor) -> None:
         """Add a block of rows in place; only for `of`, before the statistics are returned."""
@@ -121,12 +134,13 @@ class ClassStatistics:
         """Description of everything that merged statistics must have in common."""
         normalized = "normalised" if self.normalized else "unnormalised"
         classes, width = self.means.shape
-        return f"{self.structure} statistics of {width} {normalized} features in {classes} classes"
+        parts = f" in parts {self.parts}" if self.parts else ""
+        return f"{self.structure} statistics of {width} {normalized} features{parts} in {classes} classes"
 
     def with_samples(self, features: Tensor, targets: Tensor) -> "ClassStatistics":
         """Merge in features (N, H) with class indices (N,) of all processes."""
         added = ClassStatistics.of(
-            features, targets, self.num_classes, self.structure, self.normalized
+            features, targets, self.num_classes, self.structure, self.normalized, self.parts
         )
         return self.merge(added.across_processes())
 
@@ -148,8 +162,17 @@ class ClassStatistics:
             "full": lambda: self.scatter,
             "tied": lambda: self.scatter.sum(0),
             "diagonal": lambda: self.scatter.diagonal(dim1=1, dim2=2).clone(),
+            "block": lambda: self.scatter,
         }[structure]()
-        return replace(self, scatter=scatter, structure=structure)
+        reduced = replace(self, scatter=scatter, structure=structure)
+        return replace(reduced, scatter=reduced._masked(scatter))
+
+    def _masked(self, scatter: Tensor) -> Tensor:
+        """`scatter`; for "block" with zeros between features of different parts."""
+        if self.structure != "block" or not self.parts:
+            return scatter
+        owner = torch.repeat_interleave(torch.tensor(self.parts))
+        return scatter * (owner[:, None] == owner)
 
     def _scatter_about(self, means: Tensor) -> Tensor:
         """Scatter about other means m (C, H): S_c + N_c (μ_c − m_c)(μ_c − m_c)ᵀ."""
@@ -159,7 +182,7 @@ class ClassStatistics:
         weighted = self.counts[:, None] * shift
         if self.structure == "tied":
             return self.scatter + weighted.T @ shift
-        return torch.baddbmm(self.scatter, weighted[:, :, None], shift[:, None, :])
+        return self._masked(torch.baddbmm(self.scatter, weighted[:, :, None], shift[:, None, :]))
 
     def samples(self) -> Tensor:
         """Number of samples per covariance: (C,), or (1,) if tied."""

@@ -28,8 +28,9 @@ class DensityAware:
     the defaults of that method's settings hold.
 
     Attributes:
-        covariance: "full" as in the paper, "tied", "diagonal", "low-rank", or "auto", which selects one
-            by the leave-one-out density of the training samples; see `daedl.density.fit_gaussians`.
+        covariance: "full" as in the paper, "tied", "diagonal", "low-rank", "block", or "auto", which
+            selects one by the leave-one-out density of the training samples; see
+            `daedl.density.fit_gaussians`.
         shrinkage: see `daedl.density.GaussianDensity.fit`.
         normalizer: "minmax" as in the paper; "smooth-quantile", robust to training outliers; or
             "half-quantile", which also changes in-distribution probabilities less.
@@ -37,9 +38,9 @@ class DensityAware:
             samples. The paper uses in-sample densities; with few samples and many features, most new
             in-distribution samples then fall below the range.
         rank: directions per class of a low-rank covariance.
-        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
-            ICML 2025). "auto" does so for networks on images. Features of vectors grow without limit
-            with the input, which the norm shows.
+        normalize_features: divide features, or each part of features of several blocks, by their L2
+            norms first (Müller and Hein, Mahalanobis++, ICML 2025). "auto" does so for networks on
+            images. Features of vectors grow without limit with the input, which the norm shows.
         temperature: calibrate probabilities softmax(s z / T) by one temperature T, fitted to held-out data
             if there are any. The order of the classes and the epistemic score do not depend on T.
     """
@@ -87,6 +88,7 @@ class DensityAware:
             self.leave_one_out,
             self.rank,
             self.normalize_features is True,
+            outputs.parts,
         )
 
     def fit_held_out(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:

@@ -76,8 +76,8 @@ class MCDropout(Softmax):
             for module in network.modules():
                 if isinstance(module, DROPOUTS):
                     module.train()
-            features, logits = stack_outputs([network(images) for _ in range(self.num_passes)])
-        return Outputs(features.mean(1), logits)
+            outputs = stack_outputs([network(images) for _ in range(self.num_passes)])
+        return outputs._replace(features=outputs.features.mean(1))
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         return Prediction.from_several(outputs.logits.softmax(-1))

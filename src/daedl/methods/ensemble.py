@@ -216,4 +216,5 @@ def _majority(votes: Sequence[Tensor], num_classes: int) -> Tensor:
 
 def _split(outputs: Outputs) -> list[Outputs]:
     """Outputs of each member."""
-    return list(map(Outputs, outputs.features.unbind(1), outputs.logits.unbind(1)))
+    each = zip(outputs.features.unbind(1), outputs.logits.unbind(1), strict=True)
+    return [Outputs(features, logits, outputs.parts) for features, logits in each]

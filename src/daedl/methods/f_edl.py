@@ -60,7 +60,7 @@ class FEDL(Method):
         super().prepare(network)
         if self.has_head(network):
             return network
-        heads = Heads(network.num_features, network.num_classes, self.head_width)
+        heads = Heads(network.parts[-1], network.num_classes, self.head_width)
         heads.to(next(network.parameters()))
         return Headed(network, heads, network.num_features)
 
@@ -110,9 +110,9 @@ class Heads(nn.Module):
 
     def forward(self, outputs: Outputs) -> Outputs:
         """Map features (B, H) and logits (B, C) to the same features and g₁, g₂, g₃ (B, 3, C)."""
-        features, logits = outputs
+        features, logits = outputs.last_part, outputs.logits
         rows = (logits, self.allocation(features), self.dispersion(features).expand_as(logits))
-        return Outputs(features, torch.stack(rows, -2))
+        return outputs._replace(logits=torch.stack(rows, -2))
 
 
 @dataclass(frozen=True)

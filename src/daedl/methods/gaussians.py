@@ -44,6 +44,7 @@ class GaussianMethod(PostHoc):
             self.covariance,
             self.shrinkage,
             normalize_features=self.normalize_features,
+            parts=outputs.parts,
         )
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> GaussianDensity:

@@ -97,7 +97,9 @@ class KLPN(Method):
         logits, noise_logits = outputs.logits.chunk(2)
         flat = Dirichlet(torch.zeros_like(noise_logits))
         noise_loss = self.divergence(flat, Dirichlet(noise_logits)) / self.target
-        loss = self.loss(Outputs(outputs.features[: len(images)], logits), targets, epoch)
+        loss = self.loss(
+            Outputs(outputs.features[: len(images)], logits, outputs.parts), targets, epoch
+        )
         return losses.reduce(loss + self.noise_weight * noise_loss, self.reduction, weights)
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:

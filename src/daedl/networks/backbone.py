@@ -12,6 +12,7 @@ from daedl.backbones import Pretrained
 from daedl.checks import require_sizes
 from daedl.names import look_up
 from daedl.networks.base import Network, Scope
+from daedl.networks.depths import Features, Pooling
 from daedl.networks.feature_head import FeatureHead
 from daedl.networks.mlp import dense_blocks
 
@@ -28,7 +29,9 @@ class Backbone(Network):
         num_classes: C.
         image_size: image height and width.
         hidden: widths of the dense layers between features and logits.
-        features: block whose output is the features; the last one of the backbone by default.
+        features: block, or several, whose pooled outputs are the features: by default `Body.depths` and the
+            last one of the backbone, which is what the head sees; with "last" the last one alone.
+        pooling: see `daedl.networks.depths.pool`.
         trained_from: first block of the backbone that is trained; None freezes all of them.
         config: settings of the architecture; see `daedl.backbones.Pretrained`.
     """
@@ -41,27 +44,20 @@ class Backbone(Network):
         num_classes: int,
         image_size: int,
         hidden: Sequence[int] = (),
-        features: str | None = None,
+        features: Features = None,
         trained_from: str | None = None,
         config: Mapping[str, Any] | None = None,
+        pooling: Pooling | None = None,
     ) -> None:
         require_sizes(hidden, num_classes=num_classes, image_size=image_size)
-        body = backbones.body(backbone, image_size, config or {})
+        config = config or {}
+        body = backbones.body(backbone, image_size, config)
         self.backbone_names = tuple(body.blocks)
         self.finetuned = body.finetuned
         shape = (3, image_size, image_size)
-        features = features or self.backbone_names[-1]
         blocks = {**body.blocks, **dense_blocks(_width(body.blocks, shape), hidden, num_classes)}
-        arguments = {
-            "backbone": backbone,
-            "num_classes": num_classes,
-            "image_size": image_size,
-            "hidden": list(hidden),
-            "features": features,
-            "trained_from": trained_from,
-            "config": dict(config or {}),
-        }
-        super().__init__(blocks, features, shape, num_classes, arguments)
+        depths = (*body.depths, self.backbone_names[-1])
+        super().__init__(blocks, features, shape, num_classes, locals(), pooling, depths)
         self.freeze(trained_from)
 
     def backbone_blocks(self) -> Iterator[tuple[str, nn.Module]]:
@@ -100,15 +96,16 @@ class Backbone(Network):
 
     def head(self) -> FeatureHead:
         """Builds a head for the features of the frozen backbone, with parameter names as here."""
-        features, first = self.arguments["features"], self.arguments["trained_from"]
-        last = self.backbone_names[-1]
-        if features != last or first is not None:
+        first, last = self.arguments["trained_from"], self.backbone_names[-1]
+        if self.depths[-1] != last or first is not None:
             raise ValueError(
-                f"the features are those of block {features!r} and the backbone is trained from block "
-                f"{first!r}; expected a frozen backbone and its last block {last!r}: train this network "
-                "with daedl.fit"
+                f"the features are outputs of {', '.join(self.depths)} and the backbone is trained from "
+                f"block {first!r}; expected a frozen backbone and features that end with its last block "
+                f"{last!r}, which the head sees: train this network with daedl.fit"
             )
-        return FeatureHead(self.num_features, self.num_classes, self.arguments["hidden"])
+        parts = self.parts if len(self.parts) > 1 else ()
+        hidden = self.arguments["hidden"]
+        return FeatureHead(self.num_features, self.num_classes, hidden, parts=parts)
 
     def reinitialized(self) -> "Backbone":
         """Builds the same backbone with the same weights, and a head with new ones."""

@@ -3,57 +3,90 @@
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from daedl.names import look_up
+from daedl.networks.depths import Features, Pooling, chosen, constructor_arguments, pool
 from daedl.outputs import Outputs, evaluating
 
 Scope = Literal["all", "features"]
 
 
 class Network(nn.Module):
-    """A sequence of blocks; the flattened output of the block `features` is the feature vector.
+    """A sequence of named blocks; the pooled outputs of one or several of them are the feature vector.
+
+    The paper's theorems hold for this feature map and a Gaussian density on it. Theorem 3, a softmax of
+    temperature 1 / s, holds for every input. Theorems 1 and 4, a uniform prediction in the limit and
+    growing uncertainty on the way, hold for inputs whose features move away from the training features:
+    for several blocks it suffices that one part does. With `normalize_features` the density sees the
+    direction of each part, which is bounded. Features c·f then have the same score for every c > 0, no
+    feature is arbitrarily far away, and the score is small but not 0 in directions without training data.
 
     Attributes:
         input_shape: shape of one input, without batch dimension.
         num_classes: C, columns of the logits.
         num_features: H, columns of the features.
+        parts: columns of the features per block.
         arguments: constructor arguments that rebuild this network.
+        since: arguments that were added after model files were written, with the values that rebuild
+            these; `arguments` omits them at these values.
     """
 
+    since: ClassVar[Mapping[str, Any]] = MappingProxyType({"pooling": "flatten"})
     input_shape: tuple[int, ...]
     num_classes: int
     num_features: int
+    parts: tuple[int, ...] = ()
     arguments: dict[str, Any]
     is_pretrained: ClassVar[bool] = False  # whether its weights come from another dataset
 
     def __init__(
         self,
         blocks: Mapping[str, nn.Module],
-        features: str,
+        features: Features,
         input_shape: tuple[int, ...],
         num_classes: int,
-        arguments: dict[str, Any],
+        arguments: Mapping[str, Any],
+        pooling: Pooling | None = None,
+        depths: Sequence[str] = (),
     ) -> None:
+        """Build from blocks.
+
+        Arguments:
+            features, pooling: arguments of the subclass; see `daedl.networks.depths.chosen`.
+            arguments: `locals()` of the subclass's constructor.
+            depths: blocks that `features=None` selects; `features="last"` selects the last of them.
+        """
         super().__init__()
         names = list(blocks)
-        look_up({name: name for name in names[:-1]}, features, "block for `features`")
-        cut = names.index(features) + 1
+        self.depths, self.pooling = chosen(features, pooling, depths, names[:-1])
+        cut = names.index(self.depths[-1]) + 1
         self.extractor = nn.Sequential(OrderedDict((name, blocks[name]) for name in names[:cut]))
         self.classifier = nn.Sequential(OrderedDict((name, blocks[name]) for name in names[cut:]))
         self.input_shape = input_shape
         self.num_classes = num_classes
-        self.arguments = arguments
-        self.num_features = _probe(self, input_shape).features.shape[1]
+        selected = self.depths[0] if len(self.depths) == 1 else list(self.depths)
+        every = constructor_arguments(type(self), arguments)
+        every |= {"features": selected, "pooling": self.pooling}
+        added = self.since.items()
+        self.arguments = {k: v for k, v in every.items() if (k, v) not in added}
+        self.parts = _probe(self, input_shape).parts
+        self.num_features = sum(self.parts)
 
     def forward(self, images: Tensor) -> Outputs:
         """Map images (B, *input_shape) to features (B, H) and logits (B, C)."""
-        maps = self.extractor(images)
-        return Outputs(features=maps.flatten(1), logits=self.classifier(maps))
+        maps, parts = images, []
+        for name, block in self.extractor._modules.items():
+            maps = block(maps)
+            if name in self.depths:
+                parts.append(pool(maps, self.pooling))
+        outputs = Outputs.of_parts(parts, self.classifier(maps))
+        return outputs._replace(parts=self.parts or outputs.parts)
 
     @property
     def plain(self) -> "Network":
@@ -79,53 +112,72 @@ class Network(nn.Module):
 
 
 class FeatureModule(Network):
-    """Wraps any module; its output is the logits, the output of a named submodule is the features.
+    """Wraps any module; its output is the logits, outputs of named submodules are the features.
 
     Arguments:
         module: maps a batch of images (B, *input_shape) to logits (B, C).
-        features: dotted name of the submodule whose output, flattened to (B, H), is the features, as in
-            `module.named_modules()`.
+        features: dotted names of one or several submodules, as in `module.named_modules()`. Their outputs
+            (B, C, ...) are pooled to vectors, and joined in the order of the forward pass.
         input_shape: shape of one image, for example (3, 224, 224).
+        pooling: "flatten"; or over all positions of each channel "mean", or "mean-std", the mean and the
+            standard deviation.
     """
 
-    def __init__(self, module: nn.Module, features: str, input_shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        features: str | Sequence[str],
+        input_shape: tuple[int, ...],
+        pooling: Pooling = "flatten",
+    ) -> None:
         nn.Module.__init__(self)
-        look_up(dict(module.named_modules()), features, "module for `features`")
+        names = [name for name, _ in module.named_modules()]
+        self.depths, self.pooling = chosen(features, pooling, (), names)
         self.module = module
-        self.features_name = features
         self.input_shape = tuple(input_shape)
-        self.arguments = {"features": features, "input_shape": list(input_shape)}
+        selected = self.depths[0] if len(self.depths) == 1 else list(self.depths)
+        self.arguments = {"features": selected, "input_shape": list(input_shape)}
+        if pooling != self.since["pooling"]:
+            self.arguments["pooling"] = pooling
         probe = _probe(self, self.input_shape)
-        self.num_features, self.num_classes = probe.features.shape[1], probe.logits.shape[1]
+        self.parts, self.num_classes = probe.parts, probe.logits.shape[1]
+        self.num_features = sum(self.parts)
 
     def forward(self, images: Tensor) -> Outputs:
         """Map images (B, *input_shape) to features (B, H) and logits (B, C), in one pass."""
-        caught: list[Tensor] = []
-        thread = threading.get_ident()
-
-        def catch(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            # Several threads may predict at once: ignore other threads' passes. The output is cloned
-            # because an in-place layer may follow.
-            if threading.get_ident() == thread and isinstance(output, Tensor):
-                caught.append(output.flatten(1).clone())
-
-        hook = self.module.get_submodule(self.features_name).register_forward_hook(catch)
+        caught: list[tuple[str, Tensor]] = []
+        hooks = [self._catch(name, caught) for name in self.depths]
         try:
             logits = self.module(images)
         finally:
-            hook.remove()
-        if len(caught) != 1:
-            raise ValueError(
-                f"module {self.features_name!r} returned {len(caught)} tensors during the forward pass; "
-                "expected one: name a submodule that runs once and returns a tensor"
-            )
+            for hook in hooks:
+                hook.remove()
+        names = [name for name, _ in caught]
+        for name in self.depths:
+            if names.count(name) != 1:
+                raise ValueError(
+                    f"module {name!r} returned {names.count(name)} tensors during the forward pass; "
+                    "expected one: name a submodule that runs once and returns a tensor"
+                )
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             arrived = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(
                 f"the wrapped module returned {arrived}; expected logits (batch, classes): wrap it in a "
                 "module that returns only the logits"
             )
-        return Outputs(features=caught[0], logits=logits)
+        return Outputs.of_parts([part for _, part in caught], logits)
+
+    def _catch(self, name: str, caught: list[tuple[str, Tensor]]) -> RemovableHandle:
+        """Append the pooled output of the submodule `name` to `caught` whenever it runs."""
+        thread = threading.get_ident()
+
+        def catch(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            # Several threads may predict at once: ignore other threads' passes. The output is cloned
+            # because an in-place layer may follow.
+            if threading.get_ident() == thread and isinstance(output, Tensor):
+                caught.append((name, pool(output, self.pooling).clone()))
+
+        return self.module.get_submodule(name).register_forward_hook(catch)
 
     def reinitialized(self) -> "FeatureModule":
         """Copy the module and reset the parameters of all its layers."""
@@ -143,17 +195,17 @@ class FeatureModule(Network):
         return new
 
     def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
-        """Named modules; with "features" only those registered up to and including `features`.
+        """Named modules; with "features" only those registered up to the last module of `features`.
 
         The execution order of a module is unknown, so the order of registration is used.
         """
-        last = f"module.{self.features_name}"
-        seen_last = False
+        ends = {f"module.{name}" for name in self.depths}
+        seen: set[str] = set()
         for name, module in self.named_modules():
-            inside = name == last or name.startswith(f"{last}.")
-            if scope == "features" and seen_last and not inside:
+            inside = {end for end in ends if name == end or name.startswith(f"{end}.")}
+            if scope == "features" and seen == ends and not inside:
                 return
-            seen_last = seen_last or inside
+            seen |= inside
             yield name, module
 
 

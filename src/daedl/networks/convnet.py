@@ -6,6 +6,8 @@ from torch import nn
 
 from daedl.checks import require_sizes
 from daedl.networks.base import Network
+from daedl.networks.depths import Features, Pooling
+from daedl.networks.mlp import dense_blocks
 
 
 class ConvNet(Network):
@@ -20,7 +22,8 @@ class ConvNet(Network):
         image_size: image height and width, at least 8.
         channels: output channels of every convolution.
         hidden: widths of the dense layers before the logits.
-        features: block whose output is the features.
+        features: block, or several, whose pooled outputs are the features; "last" is block flatten.
+        pooling: see `daedl.networks.depths.pool`.
     """
 
     def __init__(
@@ -30,7 +33,8 @@ class ConvNet(Network):
         image_size: int = 28,
         channels: int = 64,
         hidden: Sequence[int] = (64, 64, 64),
-        features: str = "flatten",
+        features: Features = None,
+        pooling: Pooling | None = None,
     ) -> None:
         require_sizes(
             hidden,
@@ -53,21 +57,13 @@ class ConvNet(Network):
             for i in (1, 2, 3)
         }
         blocks["flatten"] = nn.Flatten()
-        widths = [channels * (image_size // 8) ** 2, *hidden]
-        for i in range(1, len(widths)):
-            blocks[f"dense{i}"] = nn.Sequential(nn.Linear(widths[i - 1], widths[i]), nn.ReLU())
-        blocks["logits"] = nn.Linear(widths[-1], num_classes)
+        blocks |= dense_blocks(channels * (image_size // 8) ** 2, hidden, num_classes)
         super().__init__(
             blocks,
             features,
             (in_channels, image_size, image_size),
             num_classes,
-            {
-                "in_channels": in_channels,
-                "num_classes": num_classes,
-                "image_size": image_size,
-                "channels": channels,
-                "hidden": list(hidden),
-                "features": features,
-            },
+            locals(),
+            pooling,
+            ("flatten",),
         )

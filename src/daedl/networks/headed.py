@@ -21,6 +21,7 @@ class Headed(Network):
         self.inner, self.head = inner, head
         self.input_shape, self.num_classes = inner.input_shape, inner.num_classes
         self.num_features, self.arguments = num_features, inner.arguments
+        self.parts = (num_features,)
 
     @property
     def plain(self) -> Network:
@@ -57,6 +58,7 @@ class Members(Network):
         self.members = nn.ModuleList(members)
         self.input_shape, self.num_classes = first.input_shape, first.num_classes
         self.num_features, self.arguments = first.num_features, first.arguments
+        self.parts = first.parts
 
     @property
     def plain(self) -> Network:
@@ -84,6 +86,7 @@ def stack_outputs(outputs: Sequence[Outputs]) -> Outputs:
     return Outputs(
         torch.stack([each.features for each in outputs], 1),
         torch.stack([each.logits for each in outputs], 1),
+        outputs[0].parts,
     )
 
 

@@ -6,6 +6,7 @@ from torch import nn
 
 from daedl.checks import require_sizes
 from daedl.networks.base import Network
+from daedl.networks.depths import Features
 
 
 class MLP(Network):
@@ -15,7 +16,8 @@ class MLP(Network):
         in_features: length of an input vector.
         num_classes: C.
         hidden: widths of the hidden layers.
-        features: block whose output is the features; the last hidden layer by default.
+        features: block, or several, whose outputs are the features; by default, and with "last", the
+            last hidden layer.
     """
 
     def __init__(
@@ -23,25 +25,20 @@ class MLP(Network):
         in_features: int,
         num_classes: int,
         hidden: Sequence[int] = (64, 64),
-        features: str | None = None,
+        features: Features = None,
     ) -> None:
         if not hidden:
             raise ValueError(
                 "hidden is empty; expected at least one hidden layer: use hidden=(64, 64)"
             )
         require_sizes(hidden, in_features=in_features, num_classes=num_classes)
-        features = features or f"dense{len(hidden)}"
         super().__init__(
             dense_blocks(in_features, hidden, num_classes),
             features,
             (in_features,),
             num_classes,
-            {
-                "in_features": in_features,
-                "num_classes": num_classes,
-                "hidden": list(hidden),
-                "features": features,
-            },
+            locals(),
+            depths=[f"dense{len(hidden)}"],
         )
 
 

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from daedl.checks import require_sizes
 from daedl.networks.base import Network
+from daedl.networks.depths import Features, Pooling
 
 
 class ResidualBlock(nn.Module):
@@ -40,7 +41,8 @@ class ResNet18(Network):
         num_classes: C.
         image_size: image height and width.
         channels: channels of the first stage; they double with every stage.
-        features: block whose output is the features.
+        features: block, or several, whose pooled outputs are the features; "last" is block pool.
+        pooling: see `daedl.networks.depths.pool`.
     """
 
     def __init__(
@@ -49,7 +51,8 @@ class ResNet18(Network):
         num_classes: int,
         image_size: int = 32,
         channels: int = 64,
-        features: str = "pool",
+        features: Features = None,
+        pooling: Pooling | None = None,
     ) -> None:
         require_sizes(
             in_channels=in_channels,
@@ -79,11 +82,7 @@ class ResNet18(Network):
             features,
             (in_channels, image_size, image_size),
             num_classes,
-            {
-                "in_channels": in_channels,
-                "num_classes": num_classes,
-                "image_size": image_size,
-                "channels": channels,
-                "features": features,
-            },
+            locals(),
+            pooling,
+            ("pool",),
         )

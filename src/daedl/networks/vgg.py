@@ -6,6 +6,7 @@ from torch import nn
 
 from daedl.checks import require_sizes
 from daedl.networks.base import Network
+from daedl.networks.depths import Features, Pooling
 
 # Channels of the 13 convolutions; a 2x2 max pooling follows each of the five groups (configuration D).
 GROUPS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -22,7 +23,8 @@ class VGG16(Network):
         num_classes: C.
         image_size: image height and width, at least 32.
         dropout: dropout rate before each dense layer.
-        features: block whose output is the features.
+        features: block, or several, whose pooled outputs are the features; "last" is block flatten.
+        pooling: see `daedl.networks.depths.pool`.
     """
 
     def __init__(
@@ -31,7 +33,8 @@ class VGG16(Network):
         num_classes: int,
         image_size: int = 32,
         dropout: float = 0.5,
-        features: str = "flatten",
+        features: Features = None,
+        pooling: Pooling | None = None,
     ) -> None:
         require_sizes(in_channels=in_channels, num_classes=num_classes, image_size=image_size)
         if image_size < 32:
@@ -58,13 +61,9 @@ class VGG16(Network):
             features,
             (in_channels, image_size, image_size),
             num_classes,
-            {
-                "in_channels": in_channels,
-                "num_classes": num_classes,
-                "image_size": image_size,
-                "dropout": dropout,
-                "features": features,
-            },
+            locals(),
+            pooling,
+            ("flatten",),
         )
 
 

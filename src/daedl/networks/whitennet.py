@@ -8,6 +8,7 @@ from torch.nn.utils import parametrize
 
 from daedl.checks import require_finite, require_sizes
 from daedl.networks.base import Network
+from daedl.networks.depths import Features, Pooling
 
 PATCH = 2  # side of a whitening filter, as in airbench
 # Added to the eigenvalues, as in airbench: it bounds the gain on directions that are mostly noise.
@@ -20,7 +21,7 @@ class WhitenNet(Network):
     The design of airbench (Jordan, 2024, arXiv:2404.00498), with ReLU and average pooling. Each block
     halves height and width after its first convolution. Convolutions start as the identity on as many
     channels as input and output share. Blocks: whiten, block1 and so on, one for each width of
-    `hidden`, pool, logits; as many features as the last block has channels.
+    `hidden`, pool, logits.
 
     The whitening filters are not trained. They start as single pixels; `daedl.fit` computes them from
     training images, unless `whiten` did before.
@@ -30,7 +31,9 @@ class WhitenNet(Network):
         num_classes: C.
         image_size: height and width of an image, at least 9 for three blocks.
         hidden: channels of each block.
-        features: block whose output is the features.
+        features: block, or several, whose pooled outputs are the features: by default all blocks but the
+            first, "last" is block pool.
+        pooling: see `daedl.networks.depths.pool`.
     """
 
     def __init__(
@@ -39,7 +42,8 @@ class WhitenNet(Network):
         num_classes: int,
         image_size: int = 32,
         hidden: Sequence[int] = (64, 128, 128),
-        features: str = "pool",
+        features: Features = None,
+        pooling: Pooling | None = None,
     ) -> None:
         require_sizes(
             hidden, in_channels=in_channels, num_classes=num_classes, image_size=image_size
@@ -80,13 +84,11 @@ class WhitenNet(Network):
             features,
             (in_channels, image_size, image_size),
             num_classes,
-            {
-                "in_channels": in_channels,
-                "num_classes": num_classes,
-                "image_size": image_size,
-                "hidden": list(hidden),
-                "features": features,
-            },
+            locals(),
+            pooling,
+            # Early blocks see what an image looks like, which the last one has unlearned
+            # (docs/when_density_fails.md).
+            (*(f"block{number}" for number in range(1, len(hidden))), "pool"),
         )
 
     def initialize_from(self, inputs: Tensor) -> None:

@@ -49,7 +49,10 @@ class LayerBound:
 
 @dataclass(frozen=True)
 class LipschitzBound:
-    """`value` is the product of the factors of `layers`; `notes` state assumptions and limitations."""
+    """`value` is the product of the factors of `layers`; `notes` state assumptions and limitations.
+
+    For features of several blocks it is √(Σ_k L_k²), L_k the product up to block k: pooling is 1-Lipschitz.
+    """
 
     part: str
     value: float
@@ -105,7 +108,7 @@ def lipschitz_bound(
     for layer in layers:
         notes += _notes_on(layer)
     notes += _notes_on_kinds(layers)
-    return LipschitzBound(part, _product(layers), tuple(layers), tuple(notes))
+    return LipschitzBound(part, _joined(network, part, layers), tuple(layers), tuple(notes))
 
 
 def _chain(name: str, module: nn.Module, sizes: Sizes) -> list[LayerBound]:
@@ -264,6 +267,19 @@ def _notes_on_kinds(layers: list[LayerBound]) -> list[str]:
 def _product(layers: list[LayerBound]) -> float:
     value = math.prod(layer.factor for layer in layers)
     return math.inf if math.isnan(value) else value  # 0 times an unbounded layer
+
+
+def _joined(network: Network, part: str, layers: list[LayerBound]) -> float:
+    """√(Σ_k L_k²) over the blocks of the features; the product of all factors for one block or the logits."""
+    if part == "logits" or type(network).forward is not Network.forward:
+        return _product(layers)
+    ends = [f"extractor.{name}" for name in network.depths]
+    last = [max(i for i, each in enumerate(layers) if _in(each.name, end)) for end in ends]
+    return math.hypot(*(_product(layers[: i + 1]) for i in last))
+
+
+def _in(name: str, parent: str) -> bool:
+    return name == parent or name.startswith(f"{parent}.")
 
 
 def _unknown(name: str, module: nn.Module) -> LayerBound:

@@ -118,8 +118,8 @@ def _key(model: Classifier) -> str:
     network = model.network.plain
     preprocess = None if model.preprocess is None else model.preprocess.settings()
     # The head, its width and the number of classes don't change the features.
-    names = ("backbone", "image_size", "features", "config")
-    settings = {name: network.arguments[name] for name in names}
+    names = ("backbone", "image_size", "features", "config", "pooling")
+    settings = {name: network.arguments[name] for name in names if name in network.arguments}
     digest = hashlib.sha256(json.dumps([settings, preprocess], sort_keys=True).encode())
     for name, value in network.extractor.state_dict().items():
         digest.update(name.encode())

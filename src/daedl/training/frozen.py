@@ -116,7 +116,7 @@ def _features(model: Classifier, images: Tensor, store: FeatureCache, where: str
     digests = [digest_of(each) for each in images.cpu()]
     if missing := [i for i, each in enumerate(digests) if store.get(each) is None]:
         inputs = model.prepare(images[missing], where)
-        computed = model.network.plain.extractor(inputs).flatten(1).float().cpu()
+        computed = model.network.plain(inputs).features.float().cpu()
         require_finite(computed, "features", where)
         for i, features in zip(missing, computed, strict=True):
             store.put(digests[i], features)

@@ -184,7 +184,7 @@ def network_of(candidate: Candidate, train: ImageSet) -> Network:
     """The network with its initial weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        network = WhitenNet(3, 10, **candidate.network)
+        network = WhitenNet(3, 10, features="last", **candidate.network)
     if candidate.max_pooling:
         network.extractor.pool = nn.Sequential(nn.MaxPool2d(3), nn.Flatten())
     if candidate.whiten:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
@@ -18,7 +18,6 @@ from daedl.cli.common import using_threads
 from daedl.demo import digits, table
 from daedl.demo.training import Progress, Trained, Training, train_methods
 from daedl.density import NORMALIZERS, DensityWarning
-from daedl.density.statistics import Structure
 from daedl.evaluate import Measured
 from daedl.methods import DAEDL, EDL, Method, Softmax
 from daedl_bench import names, results
@@ -129,9 +128,9 @@ def _by_seed(measured: Iterable[Row]) -> list[table.Figures]:
 
 def _densities(seed: int, trained: Trained, data: digits.Digits) -> list[Row]:
     measured = []
-    options = product(get_args(Structure), NORMALIZERS, (False, True))
+    options = product(("full", "tied", "diagonal"), NORMALIZERS, (False, True))
     for covariance, normalizer, leave_one_out in options:
-        trained.classifier.method = DAEDL(
+        trained.classifier.method = DAEDL.as_published(
             covariance=covariance, normalizer=normalizer, leave_one_out=leave_one_out
         )
         with warnings.catch_warnings():

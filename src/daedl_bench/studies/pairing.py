@@ -15,7 +15,6 @@ from torch import Tensor
 
 from daedl.demo.training import Progress
 from daedl.evaluate import Measured
-from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 from daedl_bench import options, results
 from daedl_bench.results import Row
@@ -36,7 +35,7 @@ class Mispaired(Predictor):
         outputs, targets = self.outputs(name)
         generator = torch.Generator().manual_seed(self.trial.seed)
         order = torch.randperm(len(targets), generator=generator)
-        shuffled = Outputs(outputs.features[order], outputs.logits)
+        shuffled = outputs._replace(features=outputs.features[order])
         return self.classifier.predict_outputs(shuffled), targets
 
     def costs(self) -> list[Measured]:

@@ -48,7 +48,7 @@ def test_model_contains_the_backbone(trained, photos, monkeypatch):
     model = daedl.Classifier.load(out)
     assert model.method.covariance == "tied"
     assert model.method.spectral is None
-    assert model.network.num_features == 1280
+    assert model.network.parts == (80, 224, 1280)
     assert model.predict(photos / "dog").class_names == list(COLOURS)
     assert (model.predict(photos / "dog").labels == 1).float().mean() > 0.9
 

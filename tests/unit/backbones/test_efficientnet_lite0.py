@@ -29,7 +29,7 @@ def test_features_equal_those_of_the_published_package(size):
     theirs.load_state_dict(torch.load(path, weights_only=True))
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        features = network(size).eval()(images).features
+        features = network(size).eval()(images).last_part
         assert torch.equal(features, theirs.extract_features(images).mean((2, 3)))
 
 
@@ -62,7 +62,9 @@ def test_training_changes_the_head_only_until_blocks_are_unfrozen():
 
 def test_features_of_another_depth_can_be_named():
     deep = network(32).eval()
-    shallow = build("Backbone", **{**deep.arguments, "features": "stage3"}).eval()
+    shallow = build(
+        "Backbone", **{**deep.arguments, "features": "stage3", "pooling": "flatten"}
+    ).eval()
     shallow.load_pretrained(backbones.pretrained(NAME, 32))
     shallow.classifier.logits.load_state_dict(deep.classifier.logits.state_dict())
     images = torch.randn(2, 3, 32, 32)

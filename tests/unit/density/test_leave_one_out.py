@@ -8,14 +8,17 @@ from scipy.stats import multivariate_normal
 
 from daedl.density import ClassStatistics, DensityScorer, GaussianDensity
 from daedl.density.leave_one_out import left_out_log_density
+from daedl.density.statistics import unit_length
 
-RANKS = {"full": None, "tied": None, "diagonal": None, "low-rank": 2}
+RANKS = {"full": None, "tied": None, "diagonal": None, "low-rank": 2, "block": None}
 every_structure = pytest.mark.parametrize("covariance", RANKS)
 
 
 def statistics_of(features, targets, classes, covariance, normalized=False):
     structure = "full" if covariance == "low-rank" else covariance
-    return ClassStatistics.of(features, targets, classes, structure, normalized)
+    width = features.shape[1]
+    parts = (1, width - 1) if covariance == "block" else ()
+    return ClassStatistics.of(features, targets, classes, structure, normalized, parts)
 
 
 def refitted(features, targets, index, density):
@@ -34,6 +37,8 @@ def refitted(features, targets, index, density):
     terms = []
     if density.structure == "diagonal":
         covariances = [np.diag(np.diag(covariance)) for covariance in covariances]
+    for covariance in covariances if density.parts else ():
+        covariance[:1, 1:] = covariance[1:, :1] = 0
     for group, covariance, amount in zip(groups, covariances, amounts, strict=True):
         width = len(covariance)
         target = np.trace(covariance) / width * np.eye(width)
@@ -72,7 +77,7 @@ def test_equals_a_fit_without_the_sample_in_more_dimensions_than_samples(covaria
     targets = torch.arange(60) % 4
     statistics = statistics_of(features, targets, 4, covariance)
     density = GaussianDensity.fit(statistics, rank=RANKS[covariance])
-    assert (density.amount > 0).all() == (covariance == "full")
+    assert (density.amount > 0).all() == (covariance in ("full", "block"))
     found = left_out_log_density(density, features, targets)
     for index in range(0, 60, 7):
         expected = refitted(features.numpy(), targets.numpy(), index, density)
@@ -86,7 +91,7 @@ def test_equals_a_fit_without_the_sample_on_normalized_features(blobs, covarianc
     statistics = statistics_of(features, targets, 3, covariance, normalized=True)
     density = GaussianDensity.fit(statistics, rank=RANKS[covariance])
     found = left_out_log_density(density, features, targets)
-    unit = features / features.norm(dim=1, keepdim=True)
+    unit = unit_length(features, density.parts)
     for index in range(0, len(features), 11):
         expected = refitted(unit.numpy(), targets.numpy(), index, density)
         assert float(found[index]) == pytest.approx(expected, rel=1e-8)
