@@ -34,12 +34,7 @@ class Settings:
         hidden: widths of the network's hidden layers.
     """
 
-    methods: tuple[Method, ...] = (
-        Softmax(),
-        EDL(),
-        # The paper's coefficient of 1 underfits the curved boundary; 3 is DDU's.
-        DAEDL(),
-    )
+    methods: tuple[Method, ...] = (Softmax(), EDL(), DAEDL())
     samples: int = 1000
     noise: float = 0.1
     hidden: tuple[int, ...] = (128, 128, 128)
