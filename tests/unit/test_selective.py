@@ -172,7 +172,7 @@ def test_the_density_decides_between_tied_images(on):
     for seed in range(200):
         scores = clipped(99, seed)
         thresholds = choose(scores, torch.zeros(99).bool(), MaxRejectionRate(rate), on)
-        assert thresholds.on == on
+        assert thresholds.on == ("all" if on == "both" else on)
         assert "density" in thresholds.limits
         rejected.append(1 - accepts(thresholds.limits, new).double().mean())
     far = {name: values[:1] for name, values in new.items()} | {"density": torch.tensor([9.0])}
@@ -410,3 +410,27 @@ class TestClassifier:
         reasons = set(softmax.predict(blobs[0]).reason)
         assert reasons <= {"", *(f"between classes {a} and {b}" for a, b in ("01", "02", "12"))}
         assert len(reasons) > 1
+
+
+def test_the_density_has_a_tenth_of_the_rate_if_there_are_enough_images() -> None:
+    """By default; the guarantee holds for the three scores together."""
+    rate, repetitions, samples = 0.1, 400, 199
+    rejected, far = 0.0, 0
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(repetitions):
+        known = {
+            name: torch.randn(2 * samples, generator=generator)
+            for name in ("epistemic", "aleatoric", "density")
+        }
+        calibration = {name: values[:samples] for name, values in known.items()}
+        thresholds = choose(calibration, torch.zeros(samples).bool(), MaxRejectionRate(rate))
+        assert thresholds.on == "all"
+        new = {name: values[samples:] for name, values in known.items()}
+        rejected += float((~accepts(thresholds.limits, new)).double().mean())
+        # An input far away with confident predictions: only the density shows it.
+        ood = {"epistemic": torch.tensor([-9.0]), "aleatoric": torch.tensor([-9.0])}
+        far += int(accepts(thresholds.limits, {**ood, "density": torch.tensor([9.0])}))
+    assert 0.085 < rejected / repetitions < rate  # independent scores: 1 − (1 − 0.045)² (1 − 0.01)
+    assert far == 0
+    few = {name: values[:98] for name, values in calibration.items()}
+    assert choose(few, torch.zeros(98).bool(), MaxRejectionRate(rate)).on == "both"

@@ -46,8 +46,8 @@ def calibrate(
         On | None,
         typer.Option(
             metavar="SCORES",
-            help="Scores to threshold: epistemic, aleatoric or both; by default both, if the method "
-            "has both.",
+            help="Scores to threshold: epistemic, aleatoric, both or all (with the density); by default "
+            "those that the method has.",
         ),
     ] = None,
     out: ModelOut = None,

@@ -8,6 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+# Quantile of held-out samples to which the range of `HalfQuantile` is widened (chosen by held-out Brier
+# scores, and by detection of mixed and shuffled samples, on scikit-learn's wine, breast cancer and digits).
+HELD_OUT_LEVEL = 0.05
+
 
 @dataclass(frozen=True)
 class Normalizer:
@@ -36,6 +40,11 @@ class Normalizer:
     def merged(self, log_density: Tensor, share: float) -> "Normalizer":
         """Merge in log densities (M,) of additional samples, which are a fraction `share` of all."""
         raise NotImplementedError
+
+    def widened(self, log_density: Tensor) -> "Normalizer":
+        """Extend the range to log densities (N,) of held-out samples; most normalisers keep it."""
+        del log_density
+        return self
 
     def inverse(self, score: float) -> float:
         """Log density with this score, within the range of the training data."""
@@ -116,23 +125,29 @@ class SmoothQuantile(Normalizer):
         t = (score - self.bottom) / (1 - self.level - self.bottom)
         return self.low + t * (self.high - self.low)
 
+    def lower_tail(self, fall: Tensor) -> Tensor:
+        """Score relative to that at `low`, given how far the straight line would have fallen, ≥ 0."""
+        return 1 / (1 + fall)
+
     def __call__(self, log_density: Tensor) -> Tensor:
         """Scores (B,), strictly between 0 and 1 up to rounding."""
         q, bottom = self.level, self.bottom
         rise = 1 - q - bottom
         t = (log_density - self.low) / (self.high - self.low)
-        below = bottom / (1 + rise / bottom * (-t).clamp_min(0))
+        below = bottom * self.lower_tail(rise / bottom * (-t).clamp_min(0))
         above = 1 - q / (1 + rise / q * (t - 1).clamp_min(0))
         return torch.where(t < 0, below, torch.where(t > 1, above, bottom + rise * t))
 
 
 @dataclass(frozen=True)
 class HalfQuantile(SmoothQuantile):
-    """`SmoothQuantile` with b = ½: a sample less dense than 99% of the training data keeps half its evidence.
+    """`SmoothQuantile` with b = ½ and an exponential lower tail, s = b exp(t r / b) for t < 0.
 
     In-distribution samples score from ½ to 1, so their probabilities change little, and OOD samples are on
     the tail below. Chosen among b from 0.01 to 0.9 on validation images of digits and MNIST: b = 0.01
-    doubles the Brier score, and larger b detects fewer corrupted images.
+    doubles the Brier score, and larger b detects fewer corrupted images. The tail has to be steep, because
+    logits of a ReLU network grow in proportion to the distance from the data: with a tail like 1 / |d|,
+    points ten times as far away as the data kept enough evidence to be accepted.
     """
 
     name = "half-quantile"
@@ -141,6 +156,21 @@ class HalfQuantile(SmoothQuantile):
     def bottom(self) -> float:
         """Score at the lower quantile."""
         return 0.5
+
+    def lower_tail(self, fall: Tensor) -> Tensor:
+        """exp(−fall)."""
+        return (-fall).exp()
+
+    def widened(self, log_density: Tensor) -> "HalfQuantile":
+        """Lowers the range to the quantile `HELD_OUT_LEVEL` of held-out samples (N,), if that is lower.
+
+        Networks map training samples closer together than new ones, which leave-one-out densities can't
+        show. The level is higher than that of the training samples, because held-out data are few and
+        contain errors: with 1%, points ten times as far as digits were accepted, with 10% the Brier score
+        was larger.
+        """
+        low, _ = _quantiles(log_density, HELD_OUT_LEVEL)
+        return replace(self, low=min(self.low, low))
 
 
 def _quantiles(log_density: Tensor, level: float) -> tuple[float, float]:

@@ -92,8 +92,11 @@ class DensityAware:
         )
 
     def fit_held_out(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:
-        """Fit T, the temperature of softmax(s z / T)."""
+        """Widen the range of the normaliser, and fit T, the temperature of softmax(s z / T)."""
         scorer = cast(DensityScorer, fitted)
+        scorer.normalizer = scorer.normalizer.widened(
+            gather_across(scorer(outputs.features)[0].cpu())
+        )
         if self.temperature:
             logits = scorer(outputs.features)[1].to(outputs.logits)[:, None] * outputs.logits
             scorer.temperature = best_temperature(gather_rows(logits), gather_across(targets))

@@ -10,14 +10,15 @@ from torch import Tensor
 
 from daedl.names import look_up
 
-On = Literal["epistemic", "aleatoric", "both"]
+On = Literal["epistemic", "aleatoric", "both", "all"]
+# Negative log density.
+DENSITY = "density"
 SCORES: Mapping[str, tuple[str, ...]] = {
     "epistemic": ("epistemic",),
     "aleatoric": ("aleatoric",),
     "both": ("epistemic", "aleatoric"),
+    "all": ("epistemic", "aleatoric", DENSITY),
 }
-# Negative log density, which decides between images that tie in another score.
-DENSITY = "density"
 # Relative shift of a limit in an exported graph: about 16 float32 roundings (chosen).
 SLACK = 1e-6
 
@@ -54,6 +55,11 @@ class Target(ABC):
         `seed` is of any random split.
         """
 
+    def limits_density(self, samples: int) -> bool:
+        """Whether the density has a limit by default, with this number of calibration images."""
+        del samples
+        return False
+
     def break_ties(
         self, limits: Mapping[str, float], scores: Mapping[str, Tensor]
     ) -> dict[str, float]:
@@ -76,10 +82,13 @@ class Target(ABC):
         Arguments:
             scores: uncertainties (n,) by name, larger = more uncertain, as from `Prediction.scores()`.
             wrong: whether each prediction is wrong (n,).
-            on: the scores to threshold; by default both if there is an epistemic score, else aleatoric.
-            seed: of the random split that some targets need for "both".
+            on: the scores to threshold; by default all that the method has, without the density if
+                `limits_density` is false.
+            seed: of the random split that some targets need for several scores.
         """
         exact = {name: values.double() for name, values in scores.items()}
+        if on is None and {"epistemic", DENSITY} <= set(exact) and self.limits_density(len(wrong)):
+            on = "all"
         used = {name: exact[name] for name in _score_names(scores, on)}
         limits = self.break_ties(self.limits(used, wrong, seed), exact)
         accepted = accepts(limits, exact)
@@ -125,8 +134,7 @@ class Thresholds:
     """Limits on uncertainty scores, and how they were chosen.
 
     Attributes:
-        limits: the largest accepted value of each thresholded score, and of "density" (the negative log
-            density) if it decides between images that tie.
+        limits: the largest accepted value of each thresholded score; "density" is the negative log density.
         target: the guarantee.
         samples: number of calibration images.
         coverage: share of the calibration images that is accepted.
@@ -147,7 +155,9 @@ class Thresholds:
     def on(self) -> On:
         """The scores that were selected for thresholding."""
         names = {name for name in self.limits if name != DENSITY}
-        return "both" if len(names) > 1 else "epistemic" if "epistemic" in names else "aleatoric"
+        if len(names) > 1:
+            return "all" if DENSITY in self.limits else "both"
+        return "epistemic" if "epistemic" in names else "aleatoric"
 
     def settings(self) -> dict[str, Any]:
         """JSON-compatible description for `restore`."""
