@@ -1,5 +1,7 @@
 """Normalisers: the paper's, and one that is robust to outliers."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -49,13 +51,32 @@ def test_smooth_ranges_are_continuous_with_equal_slopes_at_the_joints(kind, bott
 @smooth
 def test_smooth_tails_are_strictly_monotone_and_tend_to_zero_and_one(kind, bottom):
     normalizer = kind.fit(torch.linspace(-100, 100, 1001, dtype=torch.float64))
-    far = torch.tensor([-1e12, -1e9, -1e6, -1e3, -150.0], dtype=torch.float64)
+    far = torch.tensor([-1e12, -1e4, -1e3, -150.0], dtype=torch.float64)
     scores = normalizer(far)
     assert (scores.diff() > 0).all()
     assert scores[0] < bottom * 1e-8
     above = normalizer(torch.tensor([120.0, 1e3, 1e9], dtype=torch.float64))
     assert (above.diff() > 0).all()
     assert above[-1] > 1 - 1e-6
+
+
+def test_half_quantile_falls_faster_than_any_power_of_the_distance():
+    """Logits grow with the distance r and log densities like −r², so that s z must still tend to 0."""
+    normalizer = HalfQuantile.fit(torch.linspace(-100, 100, 1001, dtype=torch.float64))
+    r = torch.tensor([20.0, 40.0, 80.0], dtype=torch.float64)
+    evidence = r**4 * normalizer(-(r**2))
+    assert (evidence.diff() < 0).all()
+    assert float(normalizer(torch.tensor(-98.0 - 196.0, dtype=torch.float64))) == pytest.approx(
+        0.5 * math.exp(-0.98), rel=1e-3
+    )
+
+
+def test_held_out_samples_widen_the_range_downwards_only():
+    normalizer = HalfQuantile(low=-10.0, high=10.0)
+    held_out = torch.linspace(-200, 0, 101, dtype=torch.float64)
+    assert normalizer.widened(held_out) == HalfQuantile(low=-190.0, high=10.0)  # the 5% quantile
+    assert normalizer.widened(held_out + 300) == normalizer
+    assert MinMax(-10.0, 10.0).widened(held_out) == MinMax(-10.0, 10.0)
 
 
 def test_one_outlier_affects_minmax_but_not_smooth_quantile():
