@@ -99,7 +99,8 @@ class DensityAware:
         )
         if self.temperature:
             logits = scorer(outputs.features)[1].to(outputs.logits)[:, None] * outputs.logits
-            scorer.temperature = best_temperature(gather_rows(logits), gather_across(targets))
+            logits, targets = gather_rows(logits), gather_across(targets)
+            scorer.temperature = best_temperature(logits, targets, 1 / (len(targets) + 2))
         return scorer
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> DensityScorer:

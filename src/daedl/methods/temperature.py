@@ -55,17 +55,19 @@ class TemperatureScaling(PostHoc):
         return tempered(outputs.logits, self.require_fitted(fitted)(outputs.features))
 
 
-def best_temperature(logits: Tensor, targets: Tensor) -> float:
+def best_temperature(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> float:
     """T that minimises the mean of −ln softmax(z / T)_y, for logits (N, C) and class indices (N,).
 
-    The mean is convex in β = 1 / T: its derivative, the mean of E_{c ~ softmax(βz)}[z_c] − z_y, has at
+    With `smoothing` ε, targets are 1 − ε for the class y and ε spread over all classes, as Platt (1999) does
+    with ε = 1 / (N + 2): few samples without an error do not show that there are none. The mean is convex in β = 1 / T: its derivative, the mean of E_{c ~ softmax(βz)}[z_c] − z_y, has at
     most one root. If there is none in the interval, T is at a bound.
     """
     from scipy.optimize import brentq  # noqa: PLC0415 (slow to import)
 
     logits = logits.double()
     logits = logits - logits.amax(-1, keepdim=True)
-    of_truth = logits.gather(-1, targets[:, None]).mean()
+    of_class = logits.gather(-1, targets[:, None]).mean()
+    of_truth = (1 - smoothing) * of_class + smoothing * logits.mean()
 
     def slope(beta: float) -> float:
         return float(((beta * logits).softmax(-1) * logits).sum(-1).mean() - of_truth)

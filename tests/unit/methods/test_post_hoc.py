@@ -172,3 +172,18 @@ def test_shrinkage_setting_is_applied(kind, blobs):
     assert fitted.amount.unique().tolist() == [0.25]
     again = kind(shrinkage=0.5).refit(fitted, outputs, blobs[1])
     assert again.amount.unique().tolist() == [0.5]
+
+
+def test_smoothed_temperature_against_scipy_and_without_errors():
+    """Targets 1 − ε and ε: T stays above its bound if no held-out prediction is wrong."""
+    logits = 8 * torch.randn(40, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    targets = logits.argmax(-1)
+    epsilon = 1 / (len(targets) + 2)
+    smooth = (1 - epsilon) * torch.eye(3)[targets].double() + epsilon / 3
+
+    def loss(temperature: float) -> float:
+        return float(-(smooth * (logits / temperature).log_softmax(-1)).sum(-1).mean())
+
+    expected = minimize_scalar(loss, bounds=(0.1, 100), method="bounded", options={"xatol": 1e-9}).x
+    assert best_temperature(logits, targets, epsilon) == pytest.approx(expected, rel=1e-5)
+    assert best_temperature(logits, targets) == 0.1
