@@ -100,7 +100,8 @@ class DensityAware:
         if self.temperature:
             logits = scorer(outputs.features)[1].to(outputs.logits)[:, None] * outputs.logits
             logits, targets = gather_rows(logits), gather_across(targets)
-            scorer.temperature = best_temperature(logits, targets, 1 / (len(targets) + 2))
+            # Half an error more than were seen, as under Jeffreys' prior.
+            scorer.temperature = best_temperature(logits, targets, 0.5 / (len(targets) + 1))
         return scorer
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> DensityScorer:

@@ -58,9 +58,10 @@ class TemperatureScaling(PostHoc):
 def best_temperature(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> float:
     """T that minimises the mean of −ln softmax(z / T)_y, for logits (N, C) and class indices (N,).
 
-    With `smoothing` ε, targets are 1 − ε for the class y and ε spread over all classes, as Platt (1999) does
-    with ε = 1 / (N + 2): few samples without an error do not show that there are none. The mean is convex in β = 1 / T: its derivative, the mean of E_{c ~ softmax(βz)}[z_c] − z_y, has at
-    most one root. If there is none in the interval, T is at a bound.
+    With `smoothing` ε, the target of class y is 1 − ε and ε is spread over all classes, as in Platt (1999): a
+    few samples without an error do not show that there are none. The mean is convex in β = 1 / T: its
+    derivative, the mean of E_{c ~ softmax(βz)}[z_c] − z_y, has at most one root. If there is none in the
+    interval, T is at a bound.
     """
     from scipy.optimize import brentq  # noqa: PLC0415 (slow to import)
 
