@@ -90,7 +90,9 @@ def train_methods(
             torch.manual_seed(seed)
             classifier = Classifier(network(), method)
         # The networks are too small to gain from a GPU.
-        options: dict[str, Any] = {"seed": seed, "accelerator": "cpu", "progress": progress.show}
+        # Without a terminal, `fit` would print a line per epoch.
+        bars = progress.show and progress.console.is_terminal
+        options: dict[str, Any] = {"seed": seed, "accelerator": "cpu", "progress": bars}
         history = fit(classifier, train, val, **options, **vars(training))
         trained[method.name] = Trained(classifier, history, time.perf_counter() - started)
         progress.ends(trained[method.name])
