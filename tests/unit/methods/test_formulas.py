@@ -20,7 +20,7 @@ class FixedScore(DensityScorer):
 
     def __init__(self, score):
         torch.nn.Module.__init__(self)
-        self.score = score
+        self.score, self.temperature = score, 1.0
 
     def forward(self, features):
         values = torch.full((len(features),), self.score, dtype=features.dtype)
@@ -119,8 +119,9 @@ def test_daedl_predicts_every_image_independently(blobs):
         ({"normalizer": "min-max"}, ValueError, "did you mean 'minmax'"),
         ({"shrinkage": "Auto"}, ValueError, "shrinkage is 'Auto'"),
         ({"shrinkage": 2}, ValueError, "shrinkage is 2"),
-        ({"anneal_epochs": -1}, ValueError, "over_epochs is -1"),
+        ({"anneal_epochs": -1}, ValueError, "anneal_epochs is -1"),
         ({"kl_weight": float("nan")}, ValueError, "weight is nan"),
+        ({"normalize_features": 1}, ValueError, "normalize_features is 1"),
     ],
 )
 def test_invalid_settings_are_rejected(settings, error, message):
