@@ -327,7 +327,7 @@ class TestInvalidInput:
 
     def test_inputs_that_overflow_the_network_are_rejected(self, trained):
         """A layer multiplies the largest float32 by up to 3, the coefficient of its normalisation."""
-        with pytest.raises(ValueError, match="features.*unscaled"):
+        with pytest.raises(ValueError, match=r"features.*unscaled"):
             trained.predict(torch.full((2, 4), 3e38))
 
     def test_infinite_features(self, trained):

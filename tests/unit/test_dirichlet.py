@@ -246,7 +246,9 @@ def test_kl_to_uniform_agrees_with_automatic_differentiation(classes, dtype, rto
     torch.testing.assert_close(gradient.double(), wanted, rtol=10 * rtol, atol=10 * rtol)
 
 
-@pytest.mark.parametrize("row", [[-12.0, 0.3, 4.0], [3.2, 3.25, -1.0], [20.0, 19.0, -3.0], [60.0] * 4])
+@pytest.mark.parametrize(
+    "row", [[-12.0, 0.3, 4.0], [3.2, 3.25, -1.0], [20.0, 19.0, -3.0], [60.0] * 4]
+)
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-7), (torch.float32, 1e-5)])
 def test_gradient_of_the_kl_to_uniform_matches_mpmath(row, dtype, rtol):
     """On both sides of the change to the asymptotic series, and where the textbook formula cancels."""

@@ -183,7 +183,9 @@ def test_loss_is_the_published_one_for_up_to_ten_classes(classes):
     logits = 2 * torch.randn(50, classes, dtype=torch.float64, generator=generator)
     outputs, targets = Outputs(torch.zeros(50, 2), logits), torch.arange(50) % classes
     for method in (EDLPlus(), DAEDL(), DAEDL.as_published()):
-        torch.testing.assert_close(method.loss(outputs, targets, 0), published_loss(logits, targets))
+        torch.testing.assert_close(
+            method.loss(outputs, targets, 0), published_loss(logits, targets)
+        )
 
 
 @pytest.mark.parametrize(("classes", "share"), [(11, (10 / 11) ** 2), (150, 1 / 225), (1000, 1e-4)])
