@@ -295,6 +295,7 @@ class Classifier(StoredModule):
     def fit_outputs_held_out(self, outputs: Outputs, targets: Tensor) -> None:
         """Fits the rest of the method's state to `outputs` and `targets` of held-out data."""
         if self.fitted is not None:
+            self.thresholds = None  # the scale of the scores changes
             self.fitted = self.method.fit_held_out(self.fitted, self._on_device(outputs), targets)
 
     def density_effect(self, data: Data) -> DensityEffect:

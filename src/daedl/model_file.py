@@ -201,6 +201,10 @@ def _rebuild(
     network = _saved_network(description["network"]) if network is None else network
     require_network(network)
     network.to(getattr(torch, description["dtype"]))
+    # The file decides about spectral normalisation: it may have been removed, or set by the user.
+    spectral = description["spectral"]
+    if spectral is not None and normalization(network) is None:
+        spectral_normalize(network, SpectralNorm(**spectral))
     if method is None:
         method = methods.rebuild(**description["method"])
     method = method.resolved(network)
@@ -209,10 +213,6 @@ def _rebuild(
         copies = [copy.deepcopy(network) for _ in range(method.size - 1)]
         network = networks.Members([network, *copies])
     preprocess = _saved_preprocess(description, network)
-    # The file decides about spectral normalisation: it may have been removed, or set by the user.
-    spectral = description["spectral"]
-    if spectral is not None and normalization(network) is None:
-        spectral_normalize(network, SpectralNorm(**spectral))
     network = method.prepare(network)
     if spectral is None:
         remove_spectral_norm(network)

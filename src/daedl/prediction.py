@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # The largest exponent whose exponential is finite in float64.
 MAX_EXPONENT = 709.0
 UNLIKE = "unlike the training data"
+# Log concentrations below this count as no evidence: all α are within 1% of 1 (chosen).
+NO_EVIDENCE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,11 +278,13 @@ class Prediction:
         unlike = (over.get("epistemic", never) | over.get("density", never)).tolist()
         values, pairs = self.probs.topk(min(2, self.probs.shape[1]))
         # Without evidence all classes tie, so that no pair of classes can be named.
-        ties = (values[:, 0] == values[:, -1]).tolist()
+        ties = values[:, 0] == values[:, -1]
+        if self.log_alpha is not None:
+            ties |= self.log_alpha.abs().amax(-1) < NO_EVIDENCE
         return [
             "" if accepted else UNLIKE if is_unlike or tied else self._between(pair)
             for accepted, is_unlike, tied, pair in zip(
-                self.accept.tolist(), unlike, ties, pairs.tolist(), strict=True
+                self.accept.tolist(), unlike, ties.tolist(), pairs.tolist(), strict=True
             )
         ]
 

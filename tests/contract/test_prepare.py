@@ -33,7 +33,7 @@ def test_preparing_twice_changes_nothing(name):
 def test_spectral_normalisation_is_that_of_the_settings_and_excludes_the_head(name):
     method = build(name)
     prepared = method.prepare(network())
-    assert normalization(prepared) == method.spectral
+    assert normalization(prepared) == method.resolved(network()).spectral
     if name in WITH_HEAD:
         assert normalization(prepared.head) is None
 

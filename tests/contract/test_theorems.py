@@ -6,58 +6,77 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import daedl
-from daedl.density import DensityScorer
 from daedl.methods import DAEDL
 from daedl.networks import MLP
 from daedl.outputs import Outputs
 
+METHODS = {"default": DAEDL(normalize_features=False), "paper": DAEDL.as_published()}
 
-@pytest.fixture(scope="module")
-def fitted():
+
+def fit_scorer(method, outputs, targets):
+    """Fits density and temperature; every tenth label is wrong, so that T is not at its lower bound."""
+    wrong = torch.where(torch.arange(len(targets)) % 10 == 0, (targets + 1) % 3, targets)
+    return method.fit_held_out(method.fit(outputs, targets), outputs, wrong)
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def fitted(request):
     """Features of three Gaussian classes about the origin, their scorer, and a linear classifier."""
     generator = torch.Generator().manual_seed(0)
     targets = torch.arange(900) % 3
     centers = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
     features = centers[targets] + 0.7 * torch.randn(900, 2, generator=generator)
-    return features, DensityScorer.fit(features, targets, 3), centers.T
+    outputs = Outputs(features, features @ centers.T)
+    scorer = fit_scorer(METHODS[request.param], outputs, targets)
+    assert (scorer.temperature == 1) == (request.param == "paper")
+    return features, scorer, centers.T
 
 
-@pytest.mark.parametrize("normalizer", ["minmax", "smooth-quantile", "half-quantile"])
+@pytest.mark.parametrize(
+    "method",
+    [DAEDL(), DAEDL(normalizer="smooth-quantile"), DAEDL.as_published()],
+    ids=lambda method: method.normalizer,
+)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_theorem_1_prediction_tends_to_uniform_far_from_the_data(normalizer, seed):
-    """In input space, through a trained network."""
+def test_theorem_1_prediction_tends_to_uniform_far_from_the_data(method, seed):
+    """In input space, through a trained network; smooth scores decrease like 1 / |log density|."""
     generator = torch.Generator().manual_seed(seed)
     targets = torch.arange(300) % 3
     images = 3 * torch.eye(3, 4)[targets] + torch.randn(300, 4, generator=generator)
     torch.manual_seed(seed)
-    classifier = daedl.Classifier(MLP(4, 3, hidden=(32,)), "daedl", normalizer=normalizer)
-    daedl.fit(classifier, (images, targets), max_epochs=5, accelerator="cpu", progress=False)
+    classifier = daedl.Classifier(MLP(4, 3, hidden=(32,)), method)
+    data = images, targets
+    daedl.fit(classifier, data, data, max_epochs=5, accelerator="cpu", progress=False)
     direction = torch.nn.functional.normalize(torch.randn(20, 4, generator=generator), dim=-1)
-    worst = []
+    worst, products = [], []
     for distance in (1e3, 1e5, 1e7):
         p = classifier.predict(distance * direction)
         features = classifier.network(distance * direction).features
         # Assumption 1: inputs far from the data have features far from theirs.
         assert features.norm(dim=-1).min() > 1e-3 * distance
         worst.append(float((p.alpha - 1).abs().max()))
+        products.append(p.density_score * p.log_density)
     assert worst[0] >= worst[1] >= worst[2]
     assert worst[2] < 1e-3
     torch.testing.assert_close(p.probs, torch.full((20, 3), 1 / 3), rtol=0, atol=1e-3)
+    if method.normalizer == "minmax":
+        assert (p.density_score == 0).all()
+    else:
+        torch.testing.assert_close(products[1], products[2], rtol=1e-3, atol=0)
 
 
 @pytest.fixture(scope="module")
 def several_depths():
-    """Trained classifiers on features of three blocks, without and with normalised features."""
+    """A trained classifier on features of three blocks, and a scorer of its normalised features."""
     generator = torch.Generator().manual_seed(0)
     targets = torch.arange(300) % 3
     images = 3 * torch.eye(3, 4)[targets] + torch.randn(300, 4, generator=generator)
     torch.manual_seed(0)
     net = MLP(4, 3, hidden=(16, 12, 8), features=("dense1", "dense2", "dense3"))
-    classifier = daedl.Classifier(net, "daedl", leave_one_out=True)
-    daedl.fit(classifier, (images, targets), max_epochs=5, accelerator="cpu", progress=False)
-    outputs, _ = classifier.collect((images, targets))
-    method = DAEDL(leave_one_out=True, normalize_features=True, normalizer="half-quantile")
-    return classifier, outputs, method.fit(outputs, targets)
+    classifier, data = daedl.Classifier(net), (images, targets)
+    daedl.fit(classifier, data, data, max_epochs=5, accelerator="cpu", progress=False)
+    outputs, _ = classifier.collect(data)
+    return classifier, outputs, fit_scorer(DAEDL(normalize_features=True), outputs, targets)
 
 
 def test_theorem_1_holds_for_features_of_several_blocks(several_depths):
@@ -88,10 +107,10 @@ def test_normalised_features_are_bounded_so_scores_are_constant_along_rays(sever
 def test_theorem_3_holds_for_features_of_several_blocks(several_depths, row, normalized):
     classifier, _, scorer = several_depths
     outputs = classifier.network.eval()(torch.tensor([row]))
-    p = DAEDL().predict(outputs, scorer if normalized else classifier.fitted)
-    if p.density_score > 0:
-        expected = (p.density_score * outputs.logits).softmax(-1)
-        torch.testing.assert_close(p.probs, expected, rtol=1e-4, atol=1e-6)
+    scorer = scorer if normalized else classifier.fitted
+    p = DAEDL().predict(outputs, scorer)
+    expected = (p.density_score * outputs.logits / scorer.temperature).softmax(-1)
+    torch.testing.assert_close(p.probs, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_theorem_4_holds_for_features_of_several_blocks(several_depths):
@@ -111,13 +130,13 @@ def test_theorem_4_holds_for_features_of_several_blocks(several_depths):
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.floats(-30, 30), min_size=2, max_size=2), min_size=1, max_size=6))
-def test_theorem_3_prediction_is_a_softmax_with_temperature_one_over_s(fitted, rows):
+def test_theorem_3_prediction_is_a_softmax_with_temperature_t_over_s(fitted, rows):
     _, scorer, classify = fitted
     features = torch.tensor(rows)
     logits = features @ classify
     p = DAEDL().predict(Outputs(features, logits), scorer)
     scored = p.density_score > 0
-    temperature = 1 / p.density_score[scored]
+    temperature = scorer.temperature / p.density_score[scored]
     expected = (logits[scored] / temperature[:, None]).softmax(-1)
     torch.testing.assert_close(p.probs[scored], expected, rtol=1e-4, atol=1e-6)
 
@@ -140,7 +159,7 @@ def test_theorem_4_uncertainty_does_not_decrease_along_rays(fitted, angle, measu
     logits = torch.tensor([3.0, 0.5, -1.0]).expand(200, 3)
     p = DAEDL().predict(Outputs(ray, logits), scorer)
     values = {
-        "entropy": p.dirichlet.entropy_of_mean,
+        "entropy": torch.special.entr(p.probs).sum(-1),
         "aleatoric": p.aleatoric,
         "epistemic": p.epistemic,
     }[measure]

@@ -225,15 +225,40 @@ def test_kl_to_itself_is_zero_for_any_concentration(log_alpha):
     assert torch.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("scale", [1, 10, 60])
-def test_gradient_of_the_kl_to_uniform_agrees_with_automatic_differentiation(scale):
+def textbook_kl(log_alpha):
+    """KL(Dir(α) ‖ Dir(1)) as usually written; cancels for large α."""
+    alpha = log_alpha.exp()
+    total = alpha.sum(-1, keepdim=True)
+    terms = (alpha - 1) * (alpha.digamma() - total.digamma()) - alpha.lgamma()
+    return total.squeeze(-1).lgamma() + terms.sum(-1) - math.lgamma(log_alpha.shape[-1])
+
+
+@pytest.mark.parametrize("classes", [2, 5, 150])
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-7), (torch.float32, 2e-4)])
+def test_kl_to_uniform_agrees_with_automatic_differentiation(classes, dtype, rtol):
     generator = torch.Generator().manual_seed(0)
-    log_alpha = scale * torch.randn(200, 5, dtype=torch.float64, generator=generator)
-    log_alpha.requires_grad_()
-    d = Dirichlet(log_alpha)
-    expected = -d.differential_entropy - math.lgamma(5)
-    torch.testing.assert_close(d.kl_to_uniform(), expected)
-    ours, theirs = (
-        torch.autograd.grad(value.sum(), log_alpha)[0] for value in (d.kl_to_uniform(), expected)
-    )
-    torch.testing.assert_close(ours, theirs)
+    rows = 2 * torch.randn(100, classes, dtype=torch.float64, generator=generator)
+    exact, ours = rows.clone().requires_grad_(), rows.to(dtype).requires_grad_()
+    expected, value = textbook_kl(exact), Dirichlet(ours).kl_to_uniform()
+    torch.testing.assert_close(value.double(), expected, rtol=rtol, atol=10 * rtol)
+    (wanted,) = torch.autograd.grad(expected.sum(), exact)
+    (gradient,) = torch.autograd.grad(value.sum(), ours)
+    torch.testing.assert_close(gradient.double(), wanted, rtol=10 * rtol, atol=10 * rtol)
+
+
+@pytest.mark.parametrize(
+    "row", [[-12.0, 0.3, 4.0], [3.2, 3.25, -1.0], [20.0, 19.0, -3.0], [60.0] * 4]
+)
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-7), (torch.float32, 1e-5)])
+def test_gradient_of_the_kl_to_uniform_matches_mpmath(row, dtype, rtol):
+    """On both sides of the change to the asymptotic series, and where the textbook formula cancels."""
+    log_alpha = torch.tensor([row], dtype=dtype, requires_grad=True)
+    (gradient,) = torch.autograd.grad(Dirichlet(log_alpha).kl_to_uniform().sum(), log_alpha)
+    with mpmath.workdps(80):
+        alpha = [mpmath.exp(mpmath.mpf(x)) for x in log_alpha[0].tolist()]
+        total = mpmath.fsum(alpha)
+        rest = (total - len(alpha)) * mpmath.psi(1, total)
+        expected = [float(a * ((a - 1) * mpmath.psi(1, a) - rest)) for a in alpha]
+    # α in float32 limits the accuracy of differences between classes.
+    scale = max(map(abs, expected))
+    assert gradient[0].tolist() == pytest.approx(expected, rel=rtol, abs=rtol * scale)

@@ -210,7 +210,7 @@ class TestDaedl:
 
     @pytest.mark.slow
     def test_float64_densities_stay_float64(self, tmp_path):
-        model = copy.deepcopy(classifier("daedl"))
+        model = copy.deepcopy(classifier("daedl", covariance="full"))
         model.fitted.density = model.fitted.density.cast(torch.float64)
         export.to_onnx(model, tmp_path / "m.onnx")
         stored = onnx.load(tmp_path / "m.onnx").graph.initializer

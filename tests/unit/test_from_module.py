@@ -88,9 +88,8 @@ def test_arguments_are_validated(trained, blobs):
         daedl.Classifier.from_module(trained, "boddy", input_shape=(4,)).fit_post_hoc([blobs])
     with pytest.raises(ValueError, match="no batch"):
         from_module(trained).fit_post_hoc([])
-    assert from_module(trained, covariance="tied").fit_post_hoc([blobs]).method == Retrofit(
-        covariance="tied"
-    )
+    expected = Retrofit(covariance="tied", normalize_features=False)
+    assert from_module(trained, covariance="tied").fit_post_hoc([blobs]).method == expected
 
 
 def test_a_shape_is_required(trained):

@@ -72,6 +72,37 @@ def test_expected_mse_agrees_with_monte_carlo():
     assert ours == pytest.approx(float(errors.mean()), abs=4 * float(errors.std()) / 200_000**0.5)
 
 
+def textbook_mse(log_alpha, targets):
+    """The sums over classes as in Sensoy et al., from α."""
+    alpha = log_alpha.exp()
+    total = alpha.sum(-1, keepdim=True)
+    truth = torch.nn.functional.one_hot(targets, alpha.shape[-1])
+    variance = alpha * (total - alpha) / (total**2 * (total + 1))
+    return ((truth - alpha / total) ** 2 + variance).sum(-1)
+
+
+@pytest.mark.parametrize("classes", [2, 5, 150])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+def test_expected_mse_agrees_with_automatic_differentiation(classes, dtype, tolerance):
+    generator = torch.Generator().manual_seed(0)
+    rows = 3 * torch.randn(100, classes, dtype=torch.float64, generator=generator)
+    targets = torch.arange(100) % classes
+    exact, ours = rows.clone().requires_grad_(), rows.to(dtype).requires_grad_()
+    expected, value = textbook_mse(exact, targets), expected_mse(ours, targets, "none")
+    torch.testing.assert_close(value.double(), expected, rtol=0, atol=tolerance)
+    weights = torch.linspace(0, 2, 100)  # the gradient of each sample is scaled
+    (wanted,) = torch.autograd.grad((weights * expected).sum(), exact)
+    (gradient,) = torch.autograd.grad((weights * value).sum(), ours)
+    torch.testing.assert_close(gradient.double(), wanted, rtol=0, atol=tolerance)
+
+
+def test_gradients_against_finite_differences():
+    rows = torch.tensor([[-2.0, 0.5, 3.2, 3.3], [4.0, -1.0, 0.0, 2.0]], dtype=torch.float64)
+    targets = torch.tensor([1, 0])
+    for loss in (expected_mse, masked_kl_to_uniform):
+        assert torch.autograd.gradcheck(lambda x, f=loss: f(x, targets), rows.requires_grad_())
+
+
 def test_masked_kl_ignores_the_true_class_and_reduces_others_to_one():
     logits = torch.tensor([[3.0, 0.7, -1.2, 0.0]], dtype=torch.float64, requires_grad=True)
     loss = masked_kl_to_uniform(logits, TARGET)

@@ -46,8 +46,8 @@ def refit(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Held-out images of known classes, on which to choose the thresholds of MODEL "
-            "again, with the same target.",
+            help="Held-out images of known classes: one half calibrates the probabilities, the other "
+            "chooses the thresholds of MODEL again, with the same target.",
         ),
     ] = None,
     out: ModelOut = None,
@@ -67,8 +67,10 @@ def refit(
         classifier.method = method_settings.change(classifier.method, settings or [])
         images = read_known(data, classifier)
         calibration = None if held_out is None else read_known(held_out, classifier)
-        before = classifier.thresholds
-        classifier.fit_post_hoc(images)
+        before, probabilities = classifier.thresholds, None
+        if calibration is not None and classifier.method.needs_held_out:
+            probabilities, calibration = calibration.random_split(len(calibration) // 2, seed=0)
+        classifier.fit_post_hoc(images, probabilities)
         report = _calibrate(classifier, before, calibration, destination)
         classifier.save(destination)
     typer.echo(f"Fitted {classifier.method.name} to {len(images)} images.")

@@ -64,7 +64,7 @@ class DensityAware:
         # Invalid values are rejected here rather than after training.
         require_density_settings(self.covariance, self.shrinkage, self.rank)
         look_up(NORMALIZERS, self.normalizer, "normalizer")
-        if self.normalize_features not in (True, False, "auto"):
+        if not (isinstance(self.normalize_features, bool) or self.normalize_features == "auto"):
             raise ValueError(
                 f"normalize_features is {self.normalize_features!r}; expected True, False or 'auto'"
             )
@@ -99,7 +99,8 @@ class DensityAware:
         )
         if self.temperature:
             logits = scorer(outputs.features)[1].to(outputs.logits)[:, None] * outputs.logits
-            logits, targets = gather_rows(logits), gather_across(targets)
+            # Targets are on the CPU, which has float64 unlike some devices.
+            logits, targets = gather_rows(logits.cpu()), gather_across(targets)
             # Half an error more than were seen, as under Jeffreys' prior.
             scorer.temperature = best_temperature(logits, targets, 0.5 / (len(targets) + 1))
         return scorer

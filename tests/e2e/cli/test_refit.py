@@ -85,7 +85,7 @@ class TestRefit:
         data = "--held-out", folder / "held_out.npz"
         result = refit(folder, model, "--set", "covariance=diagonal", *data, "--out", out)
         assert result.exit_code == 0, result.output
-        assert "density effect on 200 held-out samples" in result.stdout
+        assert "density effect on 100 held-out samples" in result.stdout
         before, after = (daedl.Classifier.load(path).thresholds for path in (model, out))
         assert after.target == before.target == daedl.MaxRejectionRate(0.1)
         assert set(after.limits) == {"epistemic"}
@@ -137,7 +137,7 @@ class TestInfo:
             "96 images of train",
             "24 held out",
             "shrinkage = min",
-            "name minmax, low",
+            "name half-quantile, low",
             "at most 10.00% of new images",
             "96 samples",
         ):

@@ -85,8 +85,9 @@ def test_members_have_different_weights_and_independent_gradients(blobs):
 )
 def test_members_with_noise_passes_phases_and_state(member, blobs, tmp_path):
     torch.manual_seed(0)
-    method = Ensemble(member=member, size=2)
-    classifier = daedl.Classifier(MLP(4, 3, hidden=(8,)), method)
+    network = MLP(4, 3, hidden=(8,))
+    method = Ensemble(member=member.resolved(network), size=2)
+    classifier = daedl.Classifier(network, method)
     fit(classifier, blobs, blobs, max_epochs=2)
     p = classifier.predict(blobs[0])
     torch.testing.assert_close(p.probs.sum(-1), torch.ones(610))

@@ -20,7 +20,7 @@ class FixedScore(DensityScorer):
 
     def __init__(self, score):
         torch.nn.Module.__init__(self)
-        self.score = score
+        self.score, self.temperature = score, 1.0
 
     def forward(self, features):
         values = torch.full((len(features),), self.score, dtype=features.dtype)
@@ -119,8 +119,9 @@ def test_daedl_predicts_every_image_independently(blobs):
         ({"normalizer": "min-max"}, ValueError, "did you mean 'minmax'"),
         ({"shrinkage": "Auto"}, ValueError, "shrinkage is 'Auto'"),
         ({"shrinkage": 2}, ValueError, "shrinkage is 2"),
-        ({"anneal_epochs": -1}, ValueError, "over_epochs is -1"),
+        ({"anneal_epochs": -1}, ValueError, "anneal_epochs is -1"),
         ({"kl_weight": float("nan")}, ValueError, "weight is nan"),
+        ({"normalize_features": 1}, ValueError, "normalize_features is 1"),
     ],
 )
 def test_invalid_settings_are_rejected(settings, error, message):
@@ -161,6 +162,63 @@ def test_kl_weight_is_annealed_over_the_given_epochs():
     torch.testing.assert_close(method.loss(outputs, targets, 5), (none + whole) / 2)
     torch.testing.assert_close(method.loss(outputs, targets, 40), whole)
     assert (whole > none).all()
+
+
+def published_loss(logits, targets):
+    """The published code's loss per sample: α = exp(z) + 1e-6, constant weight."""
+    alpha = logits.exp() + 1e-6
+    total = alpha.sum(-1, keepdim=True)
+    truth = torch.nn.functional.one_hot(targets, alpha.shape[-1])
+    variance = alpha * (total - alpha) / (total**2 * (total + 1))
+    error = ((truth - alpha / total) ** 2 + variance).sum(-1)
+    masked = truth + (1 - truth) * alpha
+    uniform = torch.distributions.Dirichlet(torch.ones_like(masked))
+    kl = torch.distributions.kl_divergence(torch.distributions.Dirichlet(masked), uniform)
+    return error + 0.05 * kl
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_loss_is_the_published_one_for_up_to_ten_classes(classes):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(50, classes, dtype=torch.float64, generator=generator)
+    outputs, targets = Outputs(torch.zeros(50, 2), logits), torch.arange(50) % classes
+    for method in (EDLPlus(), DAEDL(), DAEDL.as_published()):
+        torch.testing.assert_close(
+            method.loss(outputs, targets, 0), published_loss(logits, targets)
+        )
+
+
+@pytest.mark.parametrize(("classes", "share"), [(11, (10 / 11) ** 2), (150, 1 / 225), (1000, 1e-4)])
+def test_kl_weight_decreases_with_more_than_ten_classes(classes, share):
+    generator = torch.Generator().manual_seed(0)
+    outputs = Outputs(torch.zeros(9, 2), torch.randn(9, classes, generator=generator).double())
+    targets = torch.arange(9)
+    bare = EDLPlus(kl_weight=0.0).loss(outputs, targets, 0)
+    whole = published_loss(outputs.logits, targets) - bare
+    torch.testing.assert_close(EDLPlus().loss(outputs, targets, 0) - bare, share * whole)
+
+
+@pytest.mark.parametrize("wrong", [-90.0, -20.0, 0.0, 20.0, 90.0])
+@pytest.mark.parametrize("right", [-90.0, 0.0, 90.0])
+def test_loss_and_gradient_are_finite_in_float32(wrong, right):
+    logits = torch.tensor([[right, wrong, -wrong]], requires_grad=True)
+    loss = EDLPlus().loss(Outputs(torch.zeros(1, 2), logits), TARGET, 0)
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert torch.isfinite(loss).all()
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-6), (torch.float32, 1e-4)])
+def test_gradient_of_small_wrong_concentrations_is_limited_by_the_floor(dtype, rtol):
+    """Without the floor, the gradient at a logit of -20 is -0.05 exp(20), about -2e7."""
+    row = [[2.0, -20.0, 0.5]]
+    exact = torch.tensor(row, dtype=torch.float64, requires_grad=True)
+    ours = torch.tensor(row, dtype=dtype, requires_grad=True)
+    (wanted,) = torch.autograd.grad(published_loss(exact, TARGET).sum(), exact)
+    loss = EDLPlus().loss(Outputs(torch.zeros(1, 2), ours), TARGET, 0)
+    (gradient,) = torch.autograd.grad(loss.sum(), ours)
+    torch.testing.assert_close(gradient.double(), wanted, rtol=rtol, atol=1e-6)
+    assert gradient.abs().max() < 200
 
 
 def test_settings_are_passed_to_the_density(blobs):
