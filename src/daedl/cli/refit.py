@@ -46,8 +46,8 @@ def refit(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Held-out images of known classes, on which to choose the thresholds of MODEL "
-            "again, with the same target.",
+            help="Held-out images of known classes, on which to calibrate probabilities and to "
+            "choose the thresholds of MODEL again, with the same target.",
         ),
     ] = None,
     out: ModelOut = None,
@@ -68,7 +68,11 @@ def refit(
         images = read_known(data, classifier)
         calibration = None if held_out is None else read_known(held_out, classifier)
         before = classifier.thresholds
-        classifier.fit_post_hoc(images)
+        tempering = calibration
+        if calibration is not None and before is not None and classifier.method.needs_held_out:
+            # The guarantee of thresholds holds for images that no fit has seen.
+            tempering, calibration = calibration.random_split(len(calibration) // 2, seed=0)
+        classifier.fit_post_hoc(images, tempering)
         report = _calibrate(classifier, before, calibration, destination)
         classifier.save(destination)
     typer.echo(f"Fitted {classifier.method.name} to {len(images)} images.")
@@ -80,6 +84,8 @@ def _calibrate(
 ) -> str:
     """Chooses thresholds as `before` on held-out images; returns what was done, as lines."""
     lines = []
+    if images is None and model.method.needs_held_out:
+        lines.append("Probabilities are not calibrated: pass --held-out to calibrate them.")
     if images is not None and isinstance(model.fitted, DensityScorer):
         lines.append(str(model.density_effect(images)))
     if before is not None and images is not None:

@@ -106,7 +106,13 @@ def run(
     """Train all methods on the split of `seed` and predict test images, held-out digits and noise."""
     data = load(seed)
     trained = train_methods(
-        f"digits · seed {seed}", plan(training, daedl), network, data.train, data.val, seed, progress
+        f"digits · seed {seed}",
+        plan(training, daedl),
+        network,
+        data.train,
+        data.val,
+        seed,
+        progress,
     )
     images = {"test": data.test[0], "unknown": data.unknown[0], "noise": data.noise}
     predictions = {

@@ -149,7 +149,9 @@ def throughput(images: int = 3200) -> Rows:
     """
     data = random_images(images)
     # Without the density, whose fit to noise takes longer than the epoch and is not timed.
-    classifier = daedl.Classifier(ConvNet(1, 10), daedl.methods.DAEDL.as_published().training_method())
+    classifier = daedl.Classifier(
+        ConvNet(1, 10), daedl.methods.DAEDL.as_published().training_method()
+    )
     bare = daedl.spectral_normalize(ConvNet(1, 10)).train()
     optimizer = torch.optim.Adam(bare.parameters(), lr=1e-3)
     ready = [(classifier.prepare(images), targets) for images, targets in data.batches(64)]
