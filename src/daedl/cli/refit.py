@@ -72,10 +72,10 @@ def refit(
         if calibration is not None and before is not None and classifier.method.needs_held_out:
             # The guarantee of thresholds holds for images that no fit has seen.
             tempering, calibration = calibration.random_split(len(calibration) // 2, seed=0)
+        typer.echo(f"Fitting {classifier.method.name} to {len(images)} images")
         classifier.fit_post_hoc(images, tempering)
         report = _calibrate(classifier, before, calibration, destination)
         classifier.save(destination)
-    typer.echo(f"Fitted {classifier.method.name} to {len(images)} images.")
     typer.echo(report + f"Saved the model to {destination}.")
 
 
