@@ -54,8 +54,11 @@ class Workspace:
             return unfitted
         name = TRAINING if trial.method.fit_split == "training" else VALIDATION
         outputs, targets = unfitted.outputs(name)
+        held_out = unfitted.outputs(VALIDATION) if trial.method.needs_held_out else None
         started = time.perf_counter()
         classifier.fit_outputs(outputs, targets)
+        if held_out is not None:
+            classifier.fit_outputs_held_out(*held_out)
         return replace(unfitted, fit_seconds=time.perf_counter() - started)
 
     def is_trained(self, trial: Trial) -> bool:

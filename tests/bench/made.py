@@ -15,8 +15,8 @@ training = { max_epochs = 2, batch_size = 32, learning_rate = 1e-3, lr_decay = 0
 
 [method]
 plus = { name = "edl+", spectral = "default" }
-full = { name = "daedl" }
-tied = { name = "daedl", covariance = "tied" }
+full = { name = "daedl", spectral = "default", covariance = "full" }
+tied = { name = "daedl", spectral = "default", covariance = "tied" }
 fisher = { name = "i-edl" }
 flow = { name = "postnet" }
 pair = { name = "ensemble", size = 2 }

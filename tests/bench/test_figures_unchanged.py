@@ -62,7 +62,8 @@ def test_the_results_page_has_the_tables_of_the_former_readme():
     numbers = (" ".join(re.findall(r"\d+(?:[.,]\d+)*", table)) for table in (digits, speed))
     assert [digest([each]) for each in numbers] == list(BY_HAND.values())
     expected = [TABLES[name] for name in ("protocols", "ablation", "every-method")]
-    assert [digest(table.splitlines()) for table in from_rows] == expected
+    # The tables of the panel, which follow, change with the defaults.
+    assert [digest(table.splitlines()) for table in from_rows[: len(expected)]] == expected
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -27,7 +27,10 @@ def test_a_case_is_measured_once_for_every_method(tmp_path):
     assert list(found) == list(METHODS)
     for figures in found.values():
         assert set(figures) == set(verdict.COLUMNS)
-        assert all(math.isfinite(each) for each in figures.values())
+        # Equal scores of a network that separates all samples may leave no threshold.
+        accepted = {name for name in figures if name.endswith("accepted")}
+        assert all(math.isfinite(figures[name]) for name in set(figures) - accepted)
+    assert all(map(math.isfinite, found["daedl"].values()))
     # The methods share one network, whose labels they don't change.
     assert found["softmax"]["accuracy"] == found["energy"]["accuracy"] == found["knn"]["accuracy"]
     assert found["softmax"]["near"] != found["energy"]["near"] != found["knn"]["near"]

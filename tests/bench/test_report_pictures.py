@@ -34,7 +34,7 @@ training = { max_epochs = 2, batch_size = 32, learning_rate = 1e-3 }
 
 [method]
 softmax = { name = "softmax" }
-daedl = { name = "daedl" }
+daedl = { name = "daedl", leave_one_out = false }
 daedl-loo = { name = "daedl", leave_one_out = true }
 
 [experiment.stripes-ood]

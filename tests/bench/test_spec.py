@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from made import TINY
 
-from daedl.methods import METHODS, Softmax
+from daedl.methods import DAEDL, METHODS, Softmax
 from daedl_bench.spec import Trial, catalogue
 
 SHIPPED = catalogue()
@@ -24,6 +24,13 @@ def test_an_experiment_without_methods_compares_all_of_the_library_and_its_varia
     methods = SHIPPED.experiment("mnist-ood").methods
     assert [label for label in methods if label != "daedl-loo"] == list(METHODS)
     assert methods[methods.index("daedl") + 1] == "daedl-loo"
+
+
+def test_the_default_of_daedl_is_that_of_the_library():
+    protocol = SHIPPED.protocols["mnist-quick"]
+    default = protocol.classifier(DAEDL()).method
+    assert SHIPPED.method("daedl-default", protocol) == default
+    assert SHIPPED.method("daedl", protocol) == DAEDL.as_published()
 
 
 def test_the_first_label_of_equal_methods_is_canonical():

@@ -102,4 +102,6 @@ def test_settings_come_from_the_catalogue():
         )
     )
     assert settings == moons.Settings((Softmax(),), 10, 0.3, (4,), Training(1, 5, 1))
-    assert moons.Settings() == SHIPPED
+    # The demo has the same data and training, and the default of DAEDL.
+    assert replace(moons.Settings(), methods=SHIPPED.methods) == SHIPPED
+    assert [each.name for each in moons.Settings().methods] == ["softmax", "edl", "daedl"]

@@ -62,11 +62,24 @@ def test_a_cached_network_predicts_the_same(workspace):
 def test_an_ensemble_averages_the_predictions_of_its_members(workspace):
     pair = prepare(workspace, "full-pair")
     joint, _ = pair.predict("noise")
-    members = [prepare(workspace, "full", seed).predict("noise")[0] for seed in (0, 1)]
+    members = [prepare(workspace, "daedl", seed).predict("noise")[0] for seed in (0, 1)]
     mean = torch.stack([each.probs for each in members]).mean(0)
     torch.testing.assert_close(joint.probs, mean)
     images = load("noise", "test").images.float() / 255
     torch.testing.assert_close(pair.classifier.predict(images).probs, mean)
+
+
+def test_temperatures_of_densities_are_fitted_to_validation_images(workspace):
+    predictor = prepare(workspace, "daedl")
+    outputs, targets = predictor.outputs(VALIDATION)
+    fitted = predictor.classifier.fitted
+    logits = fitted(outputs.features)[1][:, None] * outputs.logits
+    assert fitted.temperature == pytest.approx(best_temperature(logits, targets))
+    assert fitted.temperature != 1
+    prediction, _ = predictor.predict("noise")
+    outputs, _ = predictor.outputs("noise")
+    logits = fitted(outputs.features)[1][:, None] * outputs.logits
+    torch.testing.assert_close(prediction.probs, (logits / fitted.temperature).softmax(-1))
 
 
 def test_a_method_may_be_fitted_to_validation_images(workspace):

@@ -80,13 +80,13 @@ def report_errors(*kinds: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
-def report_warnings() -> Iterator[None]:
-    """Prints each DataWarning once, as one line without the location in the code."""
+def report_warnings(*kinds: type[Warning]) -> Iterator[None]:
+    """Prints each DataWarning, and each warning of `kinds`, once and without the location in the code."""
     with warnings.catch_warnings():
         default = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
-            if issubclass(category, DataWarning):
+            if issubclass(category, (DataWarning, *kinds)):
                 typer.secho(f"Warning: {printable(str(message))}", fg="yellow", err=True)
             else:
                 default(message, category, *where)

@@ -145,7 +145,9 @@ def _thresholds(chosen: Mapping[str, Any] | None) -> list[str]:
 def _lines(settings: Mapping[str, Any]) -> list[str]:
     """One line per setting that is not empty."""
     return [
-        f"{name} = {_value(value)}" for name, value in settings.items() if value not in (None, {})
+        f"{name} = {_value(value)}"
+        for name, value in settings.items()
+        if value not in (None, {}, [], ())
     ]
 
 

@@ -47,7 +47,7 @@ def summary(history: History, data: str, out: Path, configuration: Path) -> str:
         if history.density_effect.advice():
             lines += [
                 "Other settings of the density need no new training, for example:",
-                f"  daedl refit {quoted} --data {shlex.quote(data)} --set leave_one_out=true",
+                f"  daedl refit {quoted} --data {shlex.quote(data)} --held-out HELD_OUT --set shrinkage=0.5",
             ]
     lines += [
         f"Saved the model to {out} and its options to {configuration}. Next:",

@@ -46,8 +46,8 @@ def refit(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Held-out images of known classes: one half calibrates the probabilities, the other "
-            "chooses the thresholds of MODEL again, with the same target.",
+            help="Held-out images of known classes, on which to calibrate probabilities and to "
+            "choose the thresholds of MODEL again, with the same target.",
         ),
     ] = None,
     out: ModelOut = None,
@@ -67,13 +67,15 @@ def refit(
         classifier.method = method_settings.change(classifier.method, settings or [])
         images = read_known(data, classifier)
         calibration = None if held_out is None else read_known(held_out, classifier)
-        before, probabilities = classifier.thresholds, None
-        if calibration is not None and classifier.method.needs_held_out:
-            probabilities, calibration = calibration.random_split(len(calibration) // 2, seed=0)
-        classifier.fit_post_hoc(images, probabilities)
+        before = classifier.thresholds
+        tempering = calibration
+        if calibration is not None and before is not None and classifier.method.needs_held_out:
+            # The guarantee of thresholds holds for images that no fit has seen.
+            tempering, calibration = calibration.random_split(len(calibration) // 2, seed=0)
+        typer.echo(f"Fitting {classifier.method.name} to {len(images)} images")
+        classifier.fit_post_hoc(images, tempering)
         report = _calibrate(classifier, before, calibration, destination)
         classifier.save(destination)
-    typer.echo(f"Fitted {classifier.method.name} to {len(images)} images.")
     typer.echo(report + f"Saved the model to {destination}.")
 
 
@@ -82,6 +84,8 @@ def _calibrate(
 ) -> str:
     """Chooses thresholds as `before` on held-out images; returns what was done, as lines."""
     lines = []
+    if images is None and model.method.needs_held_out:
+        lines.append("Probabilities are not calibrated: pass --held-out to calibrate them.")
     if images is not None and isinstance(model.fitted, DensityScorer):
         lines.append(str(model.density_effect(images)))
     if before is not None and images is not None:

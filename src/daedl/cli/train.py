@@ -38,7 +38,7 @@ from daedl.density import DensityWarning
 from daedl.methods import Method
 from daedl.names import look_up
 from daedl.storage import expand_user, write_atomically
-from daedl.training import Recipe, estimated_seconds, fit, image_recipe
+from daedl.training import ChanceWarning, Recipe, estimated_seconds, fit, image_recipe
 
 NETWORKS: Mapping[str, str] = MappingProxyType(
     {
@@ -239,7 +239,7 @@ def train(
 def _report_interruption() -> Iterator[None]:
     """Explains after Ctrl-C how to resume; suppresses the density's warnings, which the summary repeats."""
     try:
-        with warnings.catch_warnings():
+        with report_warnings(ChanceWarning):
             warnings.simplefilter("ignore", DensityWarning)
             yield
     except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 """Fits class-conditional Gaussians to training features, and selects the structure of their covariances."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, get_args
 
@@ -102,9 +103,11 @@ def _select(
     for name, computed in _candidates(statistics, num_classes, features.shape[1], rank):
         density = GaussianDensity.fit(computed, shrinkage, rank if name == "low-rank" else None)
         left_out = gather_across(left_out_log_density(density, sample, labels))
-        figures[name] = float(left_out.mean())
-        if figures[name] == max(figures.values()):
+        figure = float(left_out.mean())
+        if not figures or figure > max(figures.values()):
             best = density
+        if math.isfinite(figure):  # few samples may not determine it
+            figures[name] = figure
     best.candidates = figures
     return best
 

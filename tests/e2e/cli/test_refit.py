@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import daedl
 from daedl import storage
 from daedl.cli import app
+from daedl.methods.temperature import best_temperature
 from daedl.networks import MLP, ConvNet
 
 
@@ -90,6 +91,19 @@ class TestRefit:
         assert after.target == before.target == daedl.MaxRejectionRate(0.1)
         assert set(after.limits) == {"epistemic"}
         assert after.limits != before.limits
+
+    def test_probabilities_are_calibrated_on_held_out_images_only(self, folder, model):
+        result = refit(folder, model)
+        assert "not calibrated" in result.stdout
+        assert daedl.Classifier.load(model).fitted.temperature == 1
+        # The model has no thresholds now, so that all images calibrate probabilities.
+        result = refit(folder, model, "--held-out", folder / "held_out.npz")
+        assert "density effect on 200 held-out samples" in result.stdout
+        classifier = daedl.Classifier.load(model)
+        outputs, targets = classifier.collect(folder / "held_out.npz")
+        logits = classifier.fitted(outputs.features)[1][:, None] * outputs.logits
+        expected = best_temperature(logits, targets)
+        assert classifier.fitted.temperature == pytest.approx(expected)
 
     @pytest.mark.parametrize(
         ("options", "message"),

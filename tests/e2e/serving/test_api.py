@@ -404,7 +404,7 @@ class TestSchema:
         schema = get(
             create_app(model, ServerConfig(token="a", max_images=5)), "/openapi.json"
         ).json()
-        for path, kinds in {"/predict": 5, BATCH: 3}.items():
+        for path, kinds in {"/predict": 8, BATCH: 3}.items():
             operation = schema["paths"][path]["post"]
             content = operation["requestBody"]["content"]
             assert len(content) == kinds
