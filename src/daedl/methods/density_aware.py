@@ -19,6 +19,10 @@ from daedl.networks import Network
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
+# Held-out samples without an error put T at its lower bound. Log loss of breast cancer with 35 held-out
+# samples: 0.29 with T, 0.08 without; of digits with 110: 0.15 with T, 0.22 without (chosen between them).
+MIN_HELD_OUT = 50
+
 
 @dataclass(frozen=True, kw_only=True)
 class DensityAware:
@@ -42,7 +46,7 @@ class DensityAware:
             norms first (Müller and Hein, Mahalanobis++, ICML 2025). "auto" does so for networks on
             images. Features of vectors grow without limit with the input, which the norm shows.
         temperature: calibrate probabilities softmax(s z / T) by one temperature T, fitted to held-out data
-            if there are any. The order of the classes and the epistemic score do not depend on T.
+            if there are at least 50. The order of the classes and the epistemic score do not depend on T.
     """
 
     name: ClassVar[str]
@@ -92,11 +96,12 @@ class DensityAware:
         )
 
     def fit_held_out(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> nn.Module:
-        """Fit T, the temperature of softmax(s z / T)."""
+        """Fit T, the temperature of softmax(s z / T); 1 with fewer than `MIN_HELD_OUT` samples."""
         scorer = cast(DensityScorer, fitted)
-        if self.temperature:
+        everywhere = gather_across(targets)
+        if self.temperature and len(everywhere) >= MIN_HELD_OUT:
             logits = scorer(outputs.features)[1].to(outputs.logits)[:, None] * outputs.logits
-            scorer.temperature = best_temperature(gather_rows(logits), gather_across(targets))
+            scorer.temperature = best_temperature(gather_rows(logits), everywhere)
         return scorer
 
     def refit(self, fitted: nn.Module, outputs: Outputs, targets: Tensor) -> DensityScorer:

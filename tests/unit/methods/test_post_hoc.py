@@ -172,3 +172,17 @@ def test_shrinkage_setting_is_applied(kind, blobs):
     assert fitted.amount.unique().tolist() == [0.25]
     again = kind(shrinkage=0.5).refit(fitted, outputs, blobs[1])
     assert again.amount.unique().tolist() == [0.5]
+
+
+def test_daedl_fits_a_temperature_to_at_least_50_samples():
+    features, logits, targets = (
+        torch.randn(200, 3),
+        3 * torch.eye(2).repeat(100, 1),
+        torch.arange(200) % 2,
+    )
+    method = daedl.methods.DAEDL(normalize_features=False)
+    fitted = method.fit(Outputs(features, logits), targets)
+    for count, is_fitted in ((49, False), (50, True)):
+        held_out = Outputs(features[:count], logits[:count])
+        method.fit_held_out(fitted, held_out, targets[:count])
+        assert (fitted.temperature != 1.0) == is_fitted
