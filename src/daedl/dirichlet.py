@@ -11,6 +11,7 @@ large arguments (x = exp(log_x)):
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,14 @@ from torch import Tensor
 
 # The asymptotic series is used above this value; its first omitted term is then below 1e-13 (chosen).
 _LARGE = math.log(25.0)
+# In float64 ln Γ, ψ and ψ₁ of PyTorch lose four digits to cancellation up to this value.
+_LARGE_FLOAT64 = math.log(1000.0)
+# Numbers per chunk of `WithGradient`: its intermediate results stay near 2 MB (chosen).
+_CHUNK = 65_536
 # exp of this value is finite in float64, with a margin for sums.
 _HUGE = 700.0
+
+RowFunction = Callable[..., tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -124,53 +131,86 @@ class Dirichlet:
 
     def kl_to_uniform(self) -> Tensor:
         """KL(self ‖ Dir(1)) = −differential entropy − ln Γ(C), (...), ≥ 0; differentiable once."""
-        divergence: Tensor = _KLToUniform.apply(self.log_alpha)  # type: ignore[no-untyped-call]
+        divergence: Tensor = WithGradient.apply(kl_to_uniform, self.log_alpha)  # type: ignore[no-untyped-call]
         return divergence
 
 
-class _KLToUniform(torch.autograd.Function):
-    """KL(Dir(α) ‖ Dir(1)) and its derivative in closed form.
+class WithGradient(torch.autograd.Function):
+    """Applies a function that returns one value per row (B,) and its gradient (B, C); differentiable once.
+
+    Its arguments are `rows` (B, C), and further tensors with one entry per row. A training step evaluates it
+    on few numbers, where the number of operations counts: automatic differentiation takes four to five times
+    as long. Many rows are processed in chunks, whose intermediate results stay in the cache.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, function: RowFunction, rows: Tensor, *others: Tensor) -> Tensor:
+        size = max(1, _CHUNK // rows.shape[-1])
+        if rows.ndim != 2 or len(rows) <= size:
+            values, gradient = function(rows, *others)
+        else:
+            parts = map(function, *(torch.split(each, size) for each in (rows, *others)))
+            values, gradient = map(torch.cat, zip(*parts, strict=True))
+        ctx.save_for_backward(gradient)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        others = [None] * (len(ctx.needs_input_grad) - 2)
+        return None, gradients[0].unsqueeze(-1) * gradient, *others
+
+
+def kl_to_uniform(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
+    """KL(Dir(α) ‖ Dir(1)) (...) and its derivative with respect to ln α (..., C).
 
     With g(x) = ln Γ(x) − (x − 1) ψ(x) + x and x g'(x) = x − x² ψ₁(x) + x ψ₁(x):
 
         KL            = g(α₀) + (C − 1) ψ(α₀) − Σ_c g(α_c) − ln Γ(C)
         ∂KL / ∂ln α_c = m_c (α₀ g'(α₀) + (C − 1) α₀ ψ₁(α₀)) − α_c g'(α_c)
-
-    A training step evaluates it on few numbers, where the number of operations counts: automatic
-    differentiation takes four to five times as long.
     """
+    classes, log_precision = log_alpha.shape[-1], log_alpha.logsumexp(-1, keepdim=True)
+    g, _, slope, _ = _gamma_terms(log_alpha)
+    # In float64 the direct formulas hold up to larger x; not all other devices support it.
+    wide = log_precision.double() if log_alpha.device.type == "cpu" else log_precision
+    g0, psi0, slope0, x_trigamma0 = _gamma_terms(wide)
+    of_precision = slope0.add_(x_trigamma0, alpha=classes - 1).to(log_alpha)
+    gradient = log_alpha.softmax(-1).mul_(of_precision).sub_(slope)
+    value = g0.add_(psi0, alpha=classes - 1).sub_(math.lgamma(classes))
+    return value.squeeze(-1).to(log_alpha) - g.sum(-1), gradient
 
-    @staticmethod
-    def forward(ctx: Any, log_alpha: Tensor) -> Tensor:
-        classes = log_alpha.shape[-1]
-        # The last column is the precision.
-        log_x = torch.cat((log_alpha, log_alpha.logsumexp(-1, keepdim=True)), -1)
-        near = log_x < _LARGE
-        x = log_x.clamp_max(_LARGE).exp()
-        next_, inverse = x + 1, 1 / x
-        y = (-log_x.clamp_min(_LARGE)).exp()
-        y2 = y * y
-        psi_next = torch.digamma(next_)
-        psi_tail = y * (1 / 12 - y2 * (1 / 120 - y2 * (1 / 252 - y2 / 240)))
-        psi = torch.where(near, psi_next - inverse, log_x - y * (0.5 + psi_tail))
-        direct = torch.lgamma(next_) - log_x + x * (1 - psi_next) + 1
-        gamma_tail = y * (1 / 12 - y2 * (1 / 360 - y2 * (1 / 1260 - y2 / 1680)))
-        series = 0.5 * (math.log(2 * math.pi) + 1 - log_x) + gamma_tail + psi_tail
-        g = torch.where(near, direct, series) + psi
-        if ctx.needs_input_grad[0]:
-            x2_trigamma = 1 + x * x * torch.polygamma(1, next_)
-            tail = y * _trigamma_tail(y)
-            x_trigamma = torch.where(near, x2_trigamma * inverse, 1 + y * (0.5 + tail))
-            slope = torch.where(near, x - x2_trigamma, -0.5 - tail) + x_trigamma
-            of_precision = slope[..., -1:] + (classes - 1) * x_trigamma[..., -1:]
-            ctx.save_for_backward(log_alpha.softmax(-1) * of_precision - slope[..., :-1])
-        of_precision = g[..., -1] + (classes - 1) * psi[..., -1]
-        return of_precision - g[..., :-1].sum(-1) - math.lgamma(classes)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (slopes,) = ctx.saved_tensors
-        return gradients[0].unsqueeze(-1) * torch.as_tensor(slopes)
+def _gamma_terms(log_x: Tensor) -> tuple[Tensor, ...]:
+    """g(x), ψ(x), x g'(x) and x ψ₁(x); g as in `kl_to_uniform`."""
+    large = _LARGE_FLOAT64 if log_x.dtype == torch.float64 else _LARGE
+    terms = _gamma_terms_near(log_x.clamp_max(large))
+    # Large concentrations are rare: KL terms penalise them.
+    if log_x.numel() > 0 and log_x.max() >= large:
+        far = log_x >= large
+        for term, values in zip(terms, _gamma_terms_far(log_x[far]), strict=True):
+            term[far] = values
+    return terms
+
+
+def _gamma_terms_near(log_x: Tensor) -> tuple[Tensor, ...]:
+    """`_gamma_terms` from PyTorch's functions at x + 1, which are finite as x tends to 0."""
+    x = log_x.exp()
+    next_, inverse = x + 1, x.reciprocal()
+    psi_next = torch.digamma(next_)
+    psi = psi_next - inverse
+    g = torch.lgamma(next_).sub_(log_x).add_(next_.addcmul(x, psi_next, value=-1)).add_(psi)
+    x2_trigamma = (x * x).mul_(torch.polygamma(1, next_)).add_(1)
+    x_trigamma = x2_trigamma * inverse
+    return g, psi, x.sub_(x2_trigamma).add_(x_trigamma), x_trigamma
+
+
+def _gamma_terms_far(log_x: Tensor) -> tuple[Tensor, ...]:
+    """`_gamma_terms` from their series, without the terms of order x ln x that cancel."""
+    y, x_psi_residual = (-log_x).exp(), _x_psi_residual(log_x)
+    psi = log_x + y * x_psi_residual
+    tail = y * _trigamma_tail(y)
+    x_trigamma = 1 + y * (0.5 + tail)
+    return _rho(log_x) - x_psi_residual + psi, psi, x_trigamma - 0.5 - tail, x_trigamma
 
 
 def _kl_term(log_b: Tensor, log_a: Tensor) -> Tensor:

@@ -262,3 +262,13 @@ def test_gradient_of_the_kl_to_uniform_matches_mpmath(row, dtype, rtol):
     # α in float32 limits the accuracy of differences between classes.
     scale = max(map(abs, expected))
     assert gradient[0].tolist() == pytest.approx(expected, rel=rtol, abs=rtol * scale)
+
+
+def test_many_rows_are_computed_as_few_are():
+    """`kl_to_uniform` processes them in chunks."""
+    log_alpha = torch.randn(700, 150, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    whole = Dirichlet(log_alpha).kl_to_uniform()
+    rows = torch.stack([Dirichlet(row).kl_to_uniform() for row in log_alpha])
+    torch.testing.assert_close(whole, rows)
+    ours, theirs = (torch.autograd.grad(value.sum(), log_alpha)[0] for value in (whole, rows))
+    torch.testing.assert_close(ours, theirs)

@@ -42,7 +42,7 @@ class DensityAware:
             norms first (Müller and Hein, Mahalanobis++, ICML 2025). "auto" does so for networks on
             images. Features of vectors grow without limit with the input, which the norm shows.
         temperature: calibrate probabilities softmax(s z / T) by one temperature T, fitted to held-out data
-            if there are any. The order of the classes and the epistemic score do not depend on T.
+            if there are at least 50. The order of the classes and the epistemic score do not depend on T.
     """
 
     name: ClassVar[str]
@@ -106,7 +106,8 @@ class DensityAware:
             logits = scorer(outputs.features)[1].to(outputs.logits)[:, None] * outputs.logits
             # Targets are on the CPU, which has float64 unlike some devices.
             logits, targets = gather_rows(logits.cpu()), gather_across(targets)
-            # Half an error more than were seen, as under Jeffreys' prior.
+            # Half an error more than were seen, as under Jeffreys' prior: few samples without an error would
+            # put T at its lower bound.
             scorer.temperature = best_temperature(logits, targets, 0.5 / (len(targets) + 1))
         return scorer
 

@@ -139,17 +139,20 @@ class _Scaling(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Normalised weight, same shape as `weight`."""
-        # In half precision the relative error of σ would be up to 1%.
-        with torch.autocast(weight.device.type, enabled=False):
-            if self.training:
-                self._iterate(weight)
-            # Clones: a second forward pass changes the buffers in place before the first backward pass.
-            sigma = (self.u.clone() * self.linear.apply(weight, self.v.clone())).sum()
-            coefficient = self.settings.coefficient
-            if self.settings.soft:
-                return weight / (sigma / coefficient).clamp_min(1.0)
-            # A zero weight has σ = 0, and 0 / 0 would be NaN.
-            return weight * (coefficient / sigma.clamp_min(FLOOR))
+        if torch.is_autocast_enabled(weight.device.type):
+            # In half precision the relative error of σ would be up to 1%.
+            with torch.autocast(weight.device.type, enabled=False):
+                return self.forward(weight)
+        if self.training:
+            self._iterate(weight)
+        # Clones: a second forward pass changes the buffers in place before the first backward pass.
+        image = self.linear.apply(weight, self.v.clone())
+        sigma = torch.dot(self.u.clone().view(-1), image.view(-1))
+        coefficient = self.settings.coefficient
+        if self.settings.soft:
+            return weight / (sigma / coefficient).clamp_min(1.0)
+        # A zero weight has σ = 0, and 0 / 0 would be NaN.
+        return weight * (coefficient / sigma.clamp_min(FLOOR))
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """Set the unnormalised weight, and converge u and v on it."""
@@ -167,8 +170,10 @@ class _Scaling(nn.Module):
 
 def _set_direction(vector: Tensor, value: Tensor) -> None:
     """Set `vector` to the normalised `value`, in place; unchanged if `value` is zero."""
-    length = value.norm()
-    vector.copy_(torch.where(length > 0, value / length.clamp_min(FLOOR), vector))
+    # FLOOR times the old direction is lost in rounding unless `value` is zero; a test for zero would take
+    # more operations.
+    value.add_(vector, alpha=FLOOR)
+    torch.div(value, torch.linalg.vector_norm(value), out=vector)
 
 
 def _maps(network: Network, layers: dict[str, Layer], norm: str) -> dict[str, LinearMap]:
