@@ -46,6 +46,7 @@ SEVERITY = 3
 HELD_OUT = 300  # images that are corrupted (chosen)
 PHOTOS = (0, 1, 3, 8)  # classes of CIFAR-10: airplane, automobile, cat, ship
 PER_CLASS = 600  # training images of each
+PIXELS = 128  # the default when the rows were measured
 TRAINING, FITTED, EPOCHS = (
     10_000,
     5_000,
@@ -177,7 +178,7 @@ def photos(seed: int, data: Path | None) -> Computed:
         _relabelled(known.subset(torch.cat([rows[part] for rows in of_class])))
         for part in (slice(each, each + PER_CLASS), slice(each))
     )
-    pretrained = backbones.pretrained("efficientnet-lite0")
+    pretrained = backbones.pretrained("efficientnet-lite0", PIXELS)
     size = pretrained.preprocess.shape[1]
     torch.manual_seed(seed)
     depths = ("stage3", "stage5", "pool")
