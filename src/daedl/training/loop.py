@@ -383,7 +383,7 @@ class Run:
 def _needs_no_wrapper(fabric: "Fabric") -> bool:
     """Returns whether Fabric's wrapper of the network would only convert inputs and outputs to themselves.
 
-    With one process in full precision, that takes a tenth of the time of a step of a small network (measured).
+    With one process in full precision, that takes a tenth of the step of a small network (measured).
     """
     from lightning_fabric.plugins import Precision  # noqa: PLC0415 (slow to import)
     from lightning_fabric.strategies.single_device import SingleDeviceStrategy  # noqa: PLC0415
