@@ -84,17 +84,19 @@ def _calibrate(
 ) -> str:
     """Chooses thresholds as `before` on held-out images; returns what was done, as lines."""
     lines = []
+    # "all" was the default of calibrate, which depends on the number of images.
+    on = None if before is None or before.on == "all" else before.on
     if images is None and model.method.needs_held_out:
         lines.append("Probabilities are not calibrated: pass --held-out to calibrate them.")
     if images is not None and isinstance(model.fitted, DensityScorer):
         lines.append(str(model.density_effect(images)))
     if before is not None and images is not None:
-        lines.append(str(model.calibrate(images, before.target, before.on)))
+        lines.append(str(model.calibrate(images, before.target, on)))
     elif before is not None:
         # --reject 0.05, or --error 0.01 --delta 0.05
         arguments = before.target.settings()
         kind, rate = arguments.pop("kind"), arguments.pop("rate")
-        options = {kind: rate, **arguments, "on": before.on}
+        options = {kind: rate, **arguments, **({} if on is None else {"on": on})}
         typed = " ".join(f"--{name} {value}" for name, value in options.items())
         lines.append(
             f"Removed the thresholds, because the scores changed. To choose them again:\n"
