@@ -20,6 +20,7 @@ from daedl.networks import (
     FeatureModule,
     Network,
     ResNet18,
+    lay_out,
 )
 from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, spectral_normalize
 from daedl.spectral.maps import KernelMatrix, convolution, top_singular
@@ -408,3 +409,13 @@ def test_invalid_settings_are_rejected(arguments: dict[str, Any]) -> None:
 def test_settings_are_json_serialisable() -> None:
     settings = SpectralNorm(norm="operator", scope="features", coefficient=3, soft=True)
     assert SpectralNorm(**json.loads(json.dumps(dataclasses.asdict(settings)))) == settings
+
+
+def test_operator_norm_with_channels_last():
+    """`fit` lays out convolutions as channels last, whose outputs are no contiguous vectors."""
+    network = spectral_normalize(ConvNet(3, 2, 8), SpectralNorm(norm="operator"))
+    images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    expected = network.eval()(images).logits
+    lay_out(network)
+    torch.testing.assert_close(network(images).logits, expected)
+    network.train()(images).logits.sum().backward()

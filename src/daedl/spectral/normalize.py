@@ -147,7 +147,7 @@ class _Scaling(nn.Module):
             self._iterate(weight)
         # Clones: a second forward pass changes the buffers in place before the first backward pass.
         image = self.linear.apply(weight, self.v.clone())
-        sigma = torch.dot(self.u.clone().view(-1), image.view(-1))
+        sigma = torch.dot(self.u.clone().flatten(), image.flatten())
         coefficient = self.settings.coefficient
         if self.settings.soft:
             return weight / (sigma / coefficient).clamp_min(1.0)
