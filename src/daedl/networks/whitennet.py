@@ -31,8 +31,8 @@ class WhitenNet(Network):
         num_classes: C.
         image_size: height and width of an image, at least 9 for three blocks.
         hidden: channels of each block.
-        features: block, or several, whose pooled outputs are the features: by default all blocks but the
-            first, "last" is block pool.
+        features: block, or several, whose pooled outputs are the features: by default every block before
+            the last one, and pool; "last" is pool.
         pooling: see `daedl.networks.depths.pool`.
     """
 
