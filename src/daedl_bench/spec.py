@@ -4,7 +4,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Literal, TypeVar
 
@@ -19,6 +19,7 @@ from daedl.networks import Network
 from daedl.networks import build as build_network
 from daedl.networks.depths import LAST
 from daedl.spectral import SpectralNorm
+from daedl.training import OneCycle, sgd
 
 Entries = Mapping[str, Mapping[str, Any]]
 Table = TypeVar("Table", bound=msgspec.Struct)
@@ -37,6 +38,9 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         augment: names of augmentations of the training images; the density is fitted without them.
         mean, std: per channel, for normalising all images; without them pixels are in [0, 1].
         rates: learning rates of methods that need another one, by the method that trains.
+        optimizer: "adam"; or "sgd", with Nesterov momentum and a linear one-cycle schedule.
+        reduction: of losses over a batch, for methods whose published code sums; "" for as published. SGD
+            needs one scale for all methods.
     """
 
     name: str
@@ -49,6 +53,15 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     rates: dict[str, float] = {}
+    optimizer: Literal["adam", "sgd"] = "adam"
+    reduction: Literal["", "mean", "sum"] = ""
+
+    def fit_options(self, method: Method) -> dict[str, Any]:
+        """Arguments of `fit` for `method`, with the optimiser."""
+        options = self.training_of(method)
+        if self.optimizer == "sgd":
+            options |= {"optimizer": sgd(options["learning_rate"]), "schedule": OneCycle()}
+        return options
 
     def training_of(self, method: Method) -> dict[str, Any]:
         """Arguments of `fit` for `method`; an ensemble is trained as its members are."""
@@ -56,10 +69,16 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rate = self.rates.get(trained.training_method().name)
         return {**self.training, **({} if rate is None else {"learning_rate": rate})}
 
-    def classifier(self, method: Method, network: Network | None = None) -> Classifier:
-        """A classifier with a new network, or with `network`, that normalises images as the protocol says."""
+    def classifier(
+        self, method: Method, network: Network | None = None, **features: Any
+    ) -> Classifier:
+        """A classifier with a new network, or with `network`, that normalises images as the protocol says.
+
+        Arguments:
+            features: `features` and `pooling` of the new network; by default the paper's block.
+        """
         # The paper's features, whatever the default of the network is; not part of keys.
-        arguments = {"features": LAST, **self.network}
+        arguments = {"features": LAST, **self.network, **features}
         network = network or build_network(arguments.pop("name"), **arguments)
         channels, *size = network.input_shape
         preprocess = Preprocess(channels, (size[0], size[1]), mean=self.mean, std=self.std)
@@ -112,18 +131,27 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Trial:
-    """One method with one seed under a protocol; its keys identify networks and figures."""
+    """One method with one seed under a protocol; its keys identify networks and figures.
+
+    Attributes:
+        features: `features` and `pooling` of the network, if not the paper's block alone. They end with that
+            block, and do not change the weights.
+    """
 
     protocol: Protocol
     method: Method
     seed: int
+    features: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def network_key(self) -> str:
         """Identifies a trained network: protocol, the method that it is trained with, and seed."""
         protocol, trained = self.protocol, self.method.training_method()
+        # Only where it is not the default, so that keys of earlier rows remain.
+        optimizer = {} if protocol.optimizer == "adam" else {"optimizer": protocol.optimizer}
         return digest(
             {
+                **optimizer,
                 "data": protocol.data,
                 "split": protocol.split,
                 "augment": protocol.augment,
@@ -139,7 +167,13 @@ class Trial:
     @property
     def key(self) -> str:
         """Identifies the figures: the trained network, and the settings of the method."""
-        return digest([self.network_key, self.method.name, self.method.arguments()])
+        features = [dict(self.features)] if self.features else []
+        return digest([self.network_key, self.method.name, self.method.arguments(), *features])
+
+    @property
+    def view(self) -> str:
+        """Names the features in the cache; "" for the paper's block."""
+        return f"{digest(dict(self.features))}-" if self.features else ""
 
     @property
     def members(self) -> tuple["Trial", ...]:
@@ -175,11 +209,13 @@ class Catalogue:
     def method(self, label: str, protocol: Protocol | None = None) -> Method:
         """The method of this label, with the settings that were published for the protocol's data."""
         entry = look_up(self.entries, label, "method of the experiments")
-        return _method(entry, "" if protocol is None else protocol.data)
+        method = _method(entry, "" if protocol is None else protocol.data)
+        return _reduced(method, protocol.reduction) if protocol and protocol.reduction else method
 
     def trial(self, label: str, protocol: Protocol, seed: int) -> Trial:
         """The method of this label under `protocol`."""
-        return Trial(protocol, self.method(label, protocol), seed)
+        features = self.entries.get(label, {}).get("network", {})
+        return Trial(protocol, self.method(label, protocol), seed, features)
 
     def key(self, protocol: str, label: str, seed: int) -> str | None:
         """The key of figures, by the names that a row has; None for names that are not listed here."""
@@ -217,7 +253,7 @@ def catalogue(text: str | None = None) -> Catalogue:
 
 
 def _method(entry: Mapping[str, Any], data: str) -> Method:
-    arguments = dict(entry)
+    arguments = {key: value for key, value in entry.items() if key != "network"}
     # TOML has no null, and methods have different defaults.
     match arguments.get("spectral"):
         case "none":
@@ -227,6 +263,14 @@ def _method(entry: Mapping[str, Any], data: str) -> Method:
         case dict(settings):
             arguments["spectral"] = SpectralNorm(**settings)
     return methods.build_for(data, arguments.pop("name"), **arguments)
+
+
+def _reduced(method: Method, reduction: Literal["mean", "sum"]) -> Method:
+    """The method with another reduction of its loss over a batch, if that is one of its settings."""
+    if isinstance(method, Ensemble):
+        return replace(method, member=_reduced(method.member, reduction))
+    is_setting = "reduction" in method.arguments()
+    return replace(method, reduction=reduction) if is_setting else method
 
 
 def _experiment(

@@ -12,7 +12,7 @@ from daedl.data import ImageSet, augmentation
 from daedl.demo.training import SILENT, Progress
 from daedl.evaluate import Measured
 from daedl.members import ensemble
-from daedl.networks import lay_out
+from daedl.networks import Network, lay_out
 from daedl.networks.headed import stack_outputs
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -46,9 +46,7 @@ class Workspace:
                 members=members,
             )
         trained, history = self._network(trial)
-        lay_out(trained.network)
-        # A network that was cached without its preprocessing gets that of the protocol.
-        classifier = trial.protocol.classifier(trial.method, trained.network).eval()
+        classifier = self._classifier(trial, trained.network)
         unfitted = Predictor(self, trial, classifier, history.epochs)
         if not trial.method.needs_fit:
             return unfitted
@@ -60,6 +58,17 @@ class Workspace:
         if held_out is not None:
             classifier.fit_outputs_held_out(*held_out)
         return replace(unfitted, fit_seconds=time.perf_counter() - started)
+
+    @staticmethod
+    def _classifier(trial: Trial, trained: Network) -> Classifier:
+        """The method on the trained network, with the preprocessing and the features of the trial."""
+        lay_out(trained)
+        if not trial.features:
+            return trial.protocol.classifier(trial.method, trained).eval()
+        classifier = trial.protocol.classifier(trial.method, **trial.features).eval()
+        classifier.network.load_state_dict(trained.state_dict())
+        lay_out(classifier.network)
+        return classifier
 
     def is_trained(self, trial: Trial) -> bool:
         """Whether the cache has every network of `trial`."""
@@ -92,7 +101,7 @@ class Workspace:
             torch.manual_seed(seed)
             # Within the fork, as a method that adds a head draws weights too.
             classifier = protocol.classifier(trial.method.training_method())
-        options = protocol.training_of(trial.method)
+        options = protocol.fit_options(trial.method)
         size = options.pop("batch_size")
         val, train = self.split(trial)
         history = fit(
@@ -138,12 +147,15 @@ class Predictor:
             parts = [each.outputs(name) for each in self.members]
             return stack_outputs([outputs for outputs, _ in parts]), parts[0][1]
         key, cache = self.trial.network_key, self.workspace.cache
-        if (cached := cache.load_outputs(key, name)) is not None:
-            return cached
+        stored = f"{self.trial.view}{name}"
+        if (cached := cache.load_outputs(key, stored)) is not None:
+            outputs, targets = cached
+            columns = self.classifier.network.parts if self.trial.features else ()
+            return outputs._replace(parts=columns), targets
         channels, *size = self.classifier.network.input_shape
         images = self._images(name).converted(channels, (size[0], size[1]))
         outputs, targets = self.classifier.collect(images, name)
-        cache.save_outputs(key, name, outputs, targets)
+        cache.save_outputs(key, stored, outputs, targets)
         return outputs, targets
 
     def costs(self) -> list[Measured]:

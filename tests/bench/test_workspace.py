@@ -129,3 +129,31 @@ def test_a_cache_for_reading_is_not_changed(workspace):
     reading = replace(workspace, cache=Cache(workspace.cache.folder, reading=True))
     prepare(reading, "plus").predict("noise")
     assert sorted(workspace.cache.folder.rglob("*")) == before
+
+
+def test_features_of_another_block_share_the_trained_network(workspace):
+    """And their outputs are cached beside those of the paper's block."""
+    text = f'{TINY}\n[method.early]\nname = "daedl"\nspectral = "default"\ncovariance = "full"\n'
+    text += 'network = { features = ["conv1", "flatten"], pooling = "mean-std" }\n'
+    trial = catalogue(text).trial("early", PROTOCOL, 0)
+    last, early = prepare(workspace, "full"), workspace.prepare(trial)
+    assert trial.network_key == last.trial.network_key
+    assert trial.key != last.trial.key
+    one, two = last.outputs("noise")[0], early.outputs("noise")[0]
+    assert torch.equal(one.logits, two.logits)
+    assert torch.equal(two.last_part, one.features)
+    assert len(two.parts) == 2
+    again = workspace.prepare(trial).outputs("noise")[0]
+    assert again.parts == two.parts
+    assert torch.equal(again.features, two.features)
+
+
+def test_sgd_has_one_scale_for_all_losses(workspace):
+    protocol = msgspec.structs.replace(PROTOCOL, optimizer="sgd", reduction="mean")
+    trial = SPECS.trial("full-pair", protocol, 0)
+    assert trial.method.member.reduction == "mean"
+    options = protocol.fit_options(trial.method)
+    optimizer = options["optimizer"]([torch.nn.Parameter(torch.ones(2, 2))])
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert optimizer.param_groups[0]["lr"] == PROTOCOL.training["learning_rate"]
+    assert trial.network_key != SPECS.trial("full-pair", PROTOCOL, 0).network_key

@@ -7,6 +7,7 @@ outside of an image are 0 (black).
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -88,7 +89,8 @@ def rotate(images: Tensor, angles: Tensor) -> Tensor:
 
 
 AUGMENTATIONS: Mapping[str, Callable[[], Augmentation]] = MappingProxyType(
-    {"flip": Flip, "crop": Crop, "rotate": Rotate}
+    # "shift" as in airbench.
+    {"flip": Flip, "crop": Crop, "rotate": Rotate, "shift": partial(Crop, 2, "reflect")}
 )
 
 
