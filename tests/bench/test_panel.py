@@ -9,8 +9,10 @@ from made import row
 
 from daedl.prediction import Prediction
 from daedl_bench import results
+from daedl_bench.spec import catalogue
 from daedl_bench.studies.panel import photos, run, tables, verdict
 from daedl_bench.studies.panel.measure import METHODS, acceptance
+from daedl_bench.summary import Results
 
 SEED = 0
 
@@ -31,6 +33,8 @@ def test_a_case_is_measured_once_for_every_method(tmp_path):
         accepted = {name for name in figures if name.endswith("accepted")}
         assert all(math.isfinite(figures[name]) for name in set(figures) - accepted)
     assert all(map(math.isfinite, found["daedl"].values()))
+    tempered = {row.score for row in rows if row.task == "tempering"}
+    assert tempered == {"before", "after"}
     # The methods share one network, whose labels they don't change.
     assert found["softmax"]["accuracy"] == found["energy"]["accuracy"] == found["knn"]["accuracy"]
     assert found["softmax"]["near"] != found["energy"]["near"] != found["knn"]["near"]
@@ -159,3 +163,24 @@ def test_verdict(changed, auroc, missed):
     }
     goals = verdict.judge(methods, sets)
     assert [title.split()[0].strip(",") for title, goal in goals.items() if not goal.met] == missed
+
+
+def test_tempering_shows_the_ood_set_that_loses_most(tmp_path):
+    values = {"before": (0.10, 0.2, 0.9, 0.8), "after": (0.02, 0.1, 0.85, 0.81)}
+    rows = [
+        panel_row(metric, value, "tempering", data, score=score)
+        for score, found in values.items()
+        for (data, metric), value in zip(
+            [
+                ("test", "ece"),
+                ("test", "brier"),
+                ("near", "aleatoric auroc"),
+                ("flat", "aleatoric auroc"),
+            ],
+            found,
+            strict=True,
+        )
+    ]
+    results.append(tmp_path / "panel.jsonl", rows)
+    table = verdict.panel_tempering(Results.load(tmp_path, catalogue()))
+    assert "| 1 | 10.00 → 2.00 | 20.00 → 10.00 | -5.00 on near |" in table

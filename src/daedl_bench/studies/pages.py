@@ -48,6 +48,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
         "method-sections": _without_rows(methods_page.sections),
         "panel": verdict.panel,
         "panel-goals": verdict.panel_goals,
+        "panel-tempering": verdict.panel_tempering,
     }
 )
 app = typer.Typer()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from daedl import MaxRejectionRate, evaluate, metrics, selective
 from daedl.classifier import Classifier
+from daedl.density import DensityScorer
 from daedl.evaluate import Measured
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -21,6 +22,7 @@ TRAININGS: Mapping[str, Sequence[str]] = {
 }
 METHODS = tuple(name for names in TRAININGS.values() for name in names)
 TARGET = MaxRejectionRate(0.05)
+TEMPERING = "tempering"
 CLASSIFICATION = ("accuracy", "ece", "brier", "nll")
 # Outputs of the network for a dataset, and labels.
 Collected = tuple[Outputs, Tensor]
@@ -47,7 +49,7 @@ def measure_case(
                 ("", Measured("cost", "training", "seconds", trained.seconds)),
                 ("", Measured("cost", "fit", "seconds", seconds)),
             ]
-            yield name, judge.figures(classifier) + costs
+            yield name, judge.figures(classifier) + judge.tempering(classifier) + costs
 
 
 class Judge:
@@ -97,6 +99,25 @@ class Judge:
                 (name, Measured(task, score, "auroc", auroc)),
                 (name, Measured(task, "all", "accepted", accepted(outside))),
             ]
+        return figures
+
+    def tempering(self, classifier: Classifier) -> Figures:
+        """Figures before and after the temperature of DAEDL, which its epistemic score does not use."""
+        scorer = classifier.fitted
+        if not isinstance(scorer, DensityScorer):
+            return []
+        fitted, figures = scorer.temperature, []
+        for score, scorer.temperature in (("before", 1.0), ("after", fitted)):
+            known = classifier.predict_outputs(self.test[0])
+            figures += [
+                ("test", Measured(TEMPERING, score, each.metric, each.value))
+                for each in evaluate.classification(known, self.test[1])
+                if each.metric in CLASSIFICATION
+            ]
+            for (_, name), outputs in self.unknown.items():
+                outside = classifier.predict_outputs(outputs).scores()["aleatoric"]
+                auroc = metrics.auroc(known.scores()["aleatoric"], outside)
+                figures.append((name, Measured(TEMPERING, score, "aleatoric auroc", auroc)))
         return figures
 
 

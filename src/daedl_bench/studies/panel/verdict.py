@@ -10,7 +10,7 @@ from daedl_bench.names import DASH, markdown
 from daedl_bench.results import FIGURE
 from daedl_bench.studies.panel import photos, tables
 from daedl_bench.studies.panel.case import Case
-from daedl_bench.studies.panel.measure import METHODS
+from daedl_bench.studies.panel.measure import METHODS, TEMPERING
 from daedl_bench.summary import Results
 
 EXPERIMENT = "panel"
@@ -78,6 +78,28 @@ def panel_goals(results: Results) -> str:
         for case, goals in judged.items()
     ]
     return markdown(["", *next(iter(judged.values()), {})], lines)
+
+
+def panel_tempering(results: Results) -> str:
+    """One line per case: DAEDL before and after its temperature, and the OOD set with the largest loss."""
+    rows = _latest(results.every_row)
+    rows = rows[rows["task"] == TEMPERING]
+    seeds = rows.groupby("protocol")["seed"].nunique()
+    every: Any = rows.pivot_table("value", ["protocol", "data", "metric"], "score").to_dict("index")
+    lines = []
+    for case in (each for each in CASES if each in seeds):
+        found = {key[1:]: each for key, each in every.items() if key[0] == case}
+        changes = {
+            data: each["after"] - each["before"]
+            for (data, metric), each in found.items()
+            if metric == "aleatoric auroc"
+        }
+        worst = min(changes, key=lambda data: changes[data])
+        shown = [found["test", metric] for metric in ("ece", "brier")]
+        cells = [f"{100 * each['before']:.2f} → {100 * each['after']:.2f}" for each in shown]
+        change = f"{100 * changes[worst]:+.2f} on {worst}"
+        lines.append([CASES[case].title, str(seeds[case]), *cells, change])
+    return markdown(["", "seeds", "ECE", "Brier", "aleatoric AUROC, largest loss"], lines)
 
 
 def means(rows: DataFrame) -> dict[str, dict[str, Figures]]:
