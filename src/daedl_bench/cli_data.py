@@ -74,11 +74,16 @@ def corrupt(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; by default the data root.")
     ] = None,
+    images: Annotated[
+        int | None,
+        typer.Option(min=1, help="Corrupt this many, the first ones; by default all."),
+    ] = None,
     download: Download = False,
 ) -> None:
     """Generate a corrupted dataset from the clean test set, in the published layout; keep existing files."""
     with report_errors(OSError, ValueError), report_warnings():
         clean = _clean(family, data, download)
+        clean = clean.subset(range(min(images or len(clean), len(clean))))
         folder = out or datasets.data_root(data)
         home = datasets.generate(clean, folder, family, options.names(names), seed)
     typer.echo(f"{FAMILIES[family].title} is in {home}; existing files were kept")

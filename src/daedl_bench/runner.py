@@ -150,7 +150,11 @@ def trial_rows(
 def _measured(
     experiment: Experiment, predictor: Predictor, unit: str
 ) -> Iterator[tuple[str, list[Measured]]]:
-    """Figures by dataset; of corruptions each, then the mean over every severity."""
+    """Figures by dataset; of corruptions each, then the mean over every severity.
+
+    If only the first test images were corrupted, the same images are the in-distribution ones, so that AUPR
+    has the prevalence of the published sets.
+    """
     inside, targets = predictor.predict(experiment.test)
     if unit == experiment.test:
         yield unit, [*evaluate.classification(inside, targets), *predictor.costs()]
@@ -159,7 +163,8 @@ def _measured(
     for group, names in corrupted_sets(unit).items():
         each = []
         for name in names:
-            each.append(evaluate.ood_detection(inside, predictor.predict(name)[0], "shift"))
+            outside = predictor.predict(name)[0]
+            each.append(evaluate.ood_detection(inside[: len(outside)], outside, "shift"))
             yield name, each[-1]
         yield group, evaluate.averaged(each)
 

@@ -97,6 +97,19 @@ def test_corruptions_are_measured_each_and_on_average(cache, path):
     assert path.read_bytes() == held
 
 
+def test_a_share_of_the_corruptions_is_compared_with_the_same_test_images(cache, path):
+    """Uncorrupted here, so that every AUROC is 0.5."""
+
+    def first(name, split):
+        if name.startswith("mnist-c"):
+            return load("stripes", split).subset(range(50))
+        return load(name, split)
+
+    assert run(cache, path, SHIFT, first) == []
+    rows = [row for row in results.load(path) if row.task == "shift" and row.metric == "auroc"]
+    assert {row.value for row in rows} == {0.5}
+
+
 def test_rows_state_that_corruptions_were_generated(cache, path):
     def generating(name, split):
         return replace(load(name, split), made=name == "mnist-c/fog")
