@@ -18,12 +18,14 @@ from daedl.methods.i_edl import IEDL
 from daedl.methods.kl_pn import KLPN
 from daedl.methods.knn import NearestNeighbours
 from daedl.methods.mahalanobis import Mahalanobis
+from daedl.methods.mahalanobis_plus import MahalanobisPlus
 from daedl.methods.max_logit import MaxLogit
 from daedl.methods.natpn import NatPN
 from daedl.methods.nuq import NUQ
 from daedl.methods.postnet import PostNet
 from daedl.methods.r_edl import REDL
 from daedl.methods.re_edl import ReEDL
+from daedl.methods.relative_mahalanobis import RelativeMahalanobis
 from daedl.methods.retrofit import Retrofit
 from daedl.methods.rkl_pn import RKLPN
 from daedl.methods.sngp import SNGP
@@ -105,6 +107,7 @@ __all__ = [
     "FittedMembers",
     "MCDropout",
     "Mahalanobis",
+    "MahalanobisPlus",
     "MaxLogit",
     "Method",
     "NatPN",
@@ -112,6 +115,7 @@ __all__ = [
     "Phase",
     "PostNet",
     "ReEDL",
+    "RelativeMahalanobis",
     "Retrofit",
     "Softmax",
     "TemperatureScaling",
