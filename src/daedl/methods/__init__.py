@@ -31,6 +31,7 @@ from daedl.methods.rkl_pn import RKLPN
 from daedl.methods.sngp import SNGP
 from daedl.methods.softmax import Softmax
 from daedl.methods.temperature import TemperatureScaling
+from daedl.methods.vim import ViM
 from daedl.names import look_up, subclasses_in
 
 # Every class with its own `name` in a module of this package: a new file needs no entry here.
@@ -119,6 +120,7 @@ __all__ = [
     "Retrofit",
     "Softmax",
     "TemperatureScaling",
+    "ViM",
     "build",
     "build_for",
     "rebuild",
