@@ -45,7 +45,7 @@ MORE = {
     **dict.fromkeys(("edl", "edl+", "i-edl", "r-edl", "re-edl", "kl-pn", "rkl-pn"), DIRICHLET),
     **{name: DIRICHLET | {"log_density"} for name in ("postnet", "natpn")},
     "ddu": {"epistemic", "log_density"},
-    **{name: set() for name in ("softmax", "temperature", "adats")},
+    **{name: set() for name in ("softmax", "logitnorm", "temperature", "adats")},
 }
 
 

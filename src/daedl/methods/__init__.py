@@ -17,6 +17,7 @@ from daedl.methods.f_edl import FEDL
 from daedl.methods.i_edl import IEDL
 from daedl.methods.kl_pn import KLPN
 from daedl.methods.knn import NearestNeighbours
+from daedl.methods.logitnorm import LogitNorm
 from daedl.methods.mahalanobis import Mahalanobis
 from daedl.methods.mahalanobis_plus import MahalanobisPlus
 from daedl.methods.max_logit import MaxLogit
@@ -106,6 +107,7 @@ __all__ = [
     "Energy",
     "Ensemble",
     "FittedMembers",
+    "LogitNorm",
     "MCDropout",
     "Mahalanobis",
     "MahalanobisPlus",
