@@ -43,7 +43,7 @@ DENSITY = {"density_score", "log_density"}
 MORE = {
     **dict.fromkeys(("daedl", "retrofit"), DIRICHLET | DENSITY),
     **dict.fromkeys(("edl", "edl+", "i-edl", "r-edl", "re-edl", "kl-pn", "rkl-pn"), DIRICHLET),
-    **{name: DIRICHLET | {"log_density"} for name in ("postnet", "natpn")},
+    **{name: DIRICHLET | {"log_density"} for name in ("postnet", "natpn", "dip-edl")},
     "ddu": {"epistemic", "log_density"},
     **{name: set() for name in ("softmax", "logitnorm", "temperature", "adats")},
 }

@@ -8,6 +8,7 @@ from daedl.methods.adats import AdaTS
 from daedl.methods.base import Method, Phase
 from daedl.methods.daedl import DAEDL
 from daedl.methods.ddu import DDU
+from daedl.methods.dip_edl import DIPEDL
 from daedl.methods.dropout import MCDropout
 from daedl.methods.edl import EDL
 from daedl.methods.edl_plus import EDLPlus
@@ -93,6 +94,7 @@ def rebuild(name: str, arguments: Mapping[str, Any]) -> Method:
 __all__ = [
     "DAEDL",
     "DDU",
+    "DIPEDL",
     "EDL",
     "FEDL",
     "IEDL",
