@@ -51,7 +51,7 @@ MORE = {
 
 def code(name):
     """Returns the functions that determine a method's graph; one method is tested for each combination."""
-    parts = ("prepare", "forward", "fit", "predict", "log_alpha")
+    parts = ("prepare", "forward", "fit", "predict", "log_alpha", "score")
     return tuple(getattr(methods.METHODS[name], part, None) for part in parts)
 
 

@@ -15,6 +15,7 @@ from daedl.methods.edl_plus import EDLPlus
 from daedl.methods.energy import Energy
 from daedl.methods.ensemble import Ensemble, FittedMembers
 from daedl.methods.f_edl import FEDL
+from daedl.methods.gen import GEN
 from daedl.methods.i_edl import IEDL
 from daedl.methods.kl_pn import KLPN
 from daedl.methods.knn import NearestNeighbours
@@ -97,6 +98,7 @@ __all__ = [
     "DIPEDL",
     "EDL",
     "FEDL",
+    "GEN",
     "IEDL",
     "KLPN",
     "METHODS",
