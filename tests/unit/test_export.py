@@ -43,15 +43,15 @@ DENSITY = {"density_score", "log_density"}
 MORE = {
     **dict.fromkeys(("daedl", "retrofit"), DIRICHLET | DENSITY),
     **dict.fromkeys(("edl", "edl+", "i-edl", "r-edl", "re-edl", "kl-pn", "rkl-pn"), DIRICHLET),
-    **{name: DIRICHLET | {"log_density"} for name in ("postnet", "natpn")},
+    **{name: DIRICHLET | {"log_density"} for name in ("postnet", "natpn", "dip-edl")},
     "ddu": {"epistemic", "log_density"},
-    **{name: set() for name in ("softmax", "temperature", "adats")},
+    **{name: set() for name in ("softmax", "logitnorm", "temperature", "adats")},
 }
 
 
 def code(name):
     """Returns the functions that determine a method's graph; one method is tested for each combination."""
-    parts = ("prepare", "forward", "fit", "predict", "log_alpha")
+    parts = ("prepare", "forward", "fit", "predict", "log_alpha", "score")
     return tuple(getattr(methods.METHODS[name], part, None) for part in parts)
 
 

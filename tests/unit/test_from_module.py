@@ -158,7 +158,7 @@ class TestUpdate:
         model.fit_post_hoc([blobs])
         assert len(model.revisions) == 1
 
-    @pytest.mark.parametrize("method", ["ddu", "mahalanobis"])
+    @pytest.mark.parametrize("method", ["ddu", "mahalanobis", "relative-mahalanobis"])
     def test_update_equals_a_fit_to_all_samples(self, trained, blobs, method):
         halves = [
             (part, targets)

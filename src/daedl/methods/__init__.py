@@ -8,27 +8,33 @@ from daedl.methods.adats import AdaTS
 from daedl.methods.base import Method, Phase
 from daedl.methods.daedl import DAEDL
 from daedl.methods.ddu import DDU
+from daedl.methods.dip_edl import DIPEDL
 from daedl.methods.dropout import MCDropout
 from daedl.methods.edl import EDL
 from daedl.methods.edl_plus import EDLPlus
 from daedl.methods.energy import Energy
 from daedl.methods.ensemble import Ensemble, FittedMembers
 from daedl.methods.f_edl import FEDL
+from daedl.methods.gen import GEN
 from daedl.methods.i_edl import IEDL
 from daedl.methods.kl_pn import KLPN
 from daedl.methods.knn import NearestNeighbours
+from daedl.methods.logitnorm import LogitNorm
 from daedl.methods.mahalanobis import Mahalanobis
+from daedl.methods.mahalanobis_plus import MahalanobisPlus
 from daedl.methods.max_logit import MaxLogit
 from daedl.methods.natpn import NatPN
 from daedl.methods.nuq import NUQ
 from daedl.methods.postnet import PostNet
 from daedl.methods.r_edl import REDL
 from daedl.methods.re_edl import ReEDL
+from daedl.methods.relative_mahalanobis import RelativeMahalanobis
 from daedl.methods.retrofit import Retrofit
 from daedl.methods.rkl_pn import RKLPN
 from daedl.methods.sngp import SNGP
 from daedl.methods.softmax import Softmax
 from daedl.methods.temperature import TemperatureScaling
+from daedl.methods.vim import ViM
 from daedl.names import look_up, subclasses_in
 
 # Every class with its own `name` in a module of this package: a new file needs no entry here.
@@ -89,8 +95,10 @@ def rebuild(name: str, arguments: Mapping[str, Any]) -> Method:
 __all__ = [
     "DAEDL",
     "DDU",
+    "DIPEDL",
     "EDL",
     "FEDL",
+    "GEN",
     "IEDL",
     "KLPN",
     "METHODS",
@@ -103,8 +111,10 @@ __all__ = [
     "Energy",
     "Ensemble",
     "FittedMembers",
+    "LogitNorm",
     "MCDropout",
     "Mahalanobis",
+    "MahalanobisPlus",
     "MaxLogit",
     "Method",
     "NatPN",
@@ -112,9 +122,11 @@ __all__ = [
     "Phase",
     "PostNet",
     "ReEDL",
+    "RelativeMahalanobis",
     "Retrofit",
     "Softmax",
     "TemperatureScaling",
+    "ViM",
     "build",
     "build_for",
     "rebuild",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -24,7 +24,7 @@ class GaussianMethod(PostHoc):
     """
 
     extra_cost = "one pass over the training data"
-    state = GaussianDensity
+    state: ClassVar[Any] = GaussianDensity
     covariance: ClassVar[Structure]
     since = MappingProxyType({"normalize_features": False})
 

@@ -1,4 +1,4 @@
-"""Worked numbers and invariants of softmax, EDL, EDL+ and DAEDL."""
+"""Worked numbers and invariants of softmax, LogitNorm, EDL, EDL+ and DAEDL."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from daedl.density import DensityScorer
-from daedl.methods import DAEDL, EDL, EDLPlus, Softmax
+from daedl.methods import DAEDL, EDL, EDLPlus, LogitNorm, Softmax
 from daedl.outputs import Outputs
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
@@ -34,6 +34,16 @@ def test_softmax():
     entropy = -(p.probs * p.probs.log()).sum()
     assert float(entropy) == pytest.approx(0.524267, abs=5e-7)
     assert p.epistemic is None
+
+
+@pytest.mark.parametrize(("target", "expected"), [(0, 3.69396e-5), (1, 10.20624)])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_logitnorm(target, expected, scale):
+    """The loss does not depend on the norm of the logits."""
+    logits = scale * torch.tensor([[2.0, 1.0, -1.0]], dtype=torch.float64)
+    out, method = Outputs(FEATURES, logits), LogitNorm()
+    assert float(method.loss(out, torch.tensor([target]), 0)) == pytest.approx(expected, rel=1e-4)
+    assert torch.equal(method.predict(out, None).probs, logits.softmax(-1))
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
-"""Mahalanobis distances to the nearest class against SciPy and scikit-learn."""
+"""Mahalanobis distances, also relative and of normalised features, against SciPy and scikit-learn."""
 
 import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import mahalanobis
+from sklearn.covariance import EmpiricalCovariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from daedl.density import ClassStatistics, GaussianDensity
-from daedl.methods import Softmax
-from daedl.methods.mahalanobis import Mahalanobis
+from daedl.methods import Mahalanobis, MahalanobisPlus, RelativeMahalanobis, Softmax
 from daedl.outputs import Outputs
 
 
@@ -17,8 +17,8 @@ def with_logits(features):
     return Outputs(features, torch.randn(len(features), 3, generator=generator).to(features))
 
 
-def scores(features, targets, queries=None, **settings):
-    method = Mahalanobis(**settings)
+def scores(features, targets, queries=None, kind=Mahalanobis, **settings):
+    method = kind(**settings)
     fitted = method.fit(with_logits(features), targets)
     return method.predict(with_logits(features if queries is None else queries), fitted).epistemic
 
@@ -55,11 +55,36 @@ def test_against_scipy(blobs):
 def test_ranking_equals_that_with_the_papers_covariance(blobs):
     """Dividing by N scales all distances by N / (N − C)."""
     features, targets = blobs[0].double(), blobs[1]
+    expected = published(features, targets) * (610 - 3) / 610
+    torch.testing.assert_close(scores(features, targets), expected, rtol=1e-4, atol=1e-4)
+
+
+def published(features, targets):
+    """Distances to the nearest class, with a covariance divided by N."""
     lda = LinearDiscriminantAnalysis(solver="lsqr", store_covariance=True).fit(features, targets)
     away = features.numpy()[:, None] - lda.means_[None]
-    published = np.einsum("ncd,de,nce->nc", away, np.linalg.inv(lda.covariance_), away).min(1)
-    expected = torch.tensor(published) * (610 - 3) / 610
-    torch.testing.assert_close(scores(features, targets), expected, rtol=1e-4, atol=1e-4)
+    distances = np.einsum("ncd,de,nce->nc", away, np.linalg.inv(lda.covariance_), away)
+    return torch.tensor(distances.min(1))
+
+
+def test_relative_distances_against_scikit_learn(blobs):
+    features, targets = blobs[0].double(), blobs[1]
+    background = EmpiricalCovariance().fit(features.numpy()).mahalanobis(features.numpy())
+    computed = scores(features, targets, kind=RelativeMahalanobis)
+    expected = published(features, targets) - torch.tensor(background)
+    torch.testing.assert_close(computed, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_relative_distances_ignore_features_that_all_classes_share(blobs):
+    features, targets = blobs[0].double(), blobs[1]
+    noise = torch.randn(610, 1, generator=torch.Generator().manual_seed(2)).double()
+    for c in range(3):
+        noise[targets == c] -= noise[targets == c].mean()  # equal class means: Σ and Σ₀ agree on it
+    wider = torch.cat([features, noise], 1)
+    moved = torch.cat([features, noise + 50], 1)
+    near, far = (scores(wider, targets, each, RelativeMahalanobis) for each in (wider, moved))
+    correlated = (far - near).abs().mean()  # the noise correlates with the other features by chance
+    assert correlated < 0.02 * (scores(wider, targets, moved) - scores(wider, targets)).mean()
 
 
 def test_scores_are_invariant_to_affine_maps_of_the_features(blobs):
@@ -109,6 +134,7 @@ def test_normalized_features_are_those_divided_by_their_norms(blobs):
     unit = features / features.norm(dim=1, keepdim=True)
     computed = scores(features, targets, 7 * features, normalize_features=True)
     torch.testing.assert_close(computed, scores(unit, targets))
+    assert torch.equal(computed, scores(features, targets, 7 * features, MahalanobisPlus))
 
 
 def test_invalid_settings_and_features_are_rejected(blobs):

@@ -1,4 +1,4 @@
-"""Post-hoc methods: temperature scaling, energy, max logit, and shared training with softmax."""
+"""Post-hoc methods: temperature scaling, energy, max logit, GEN, and shared training with softmax."""
 
 import math
 
@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 
 import daedl
 from daedl import SpectralNorm
-from daedl.methods import Softmax
+from daedl.methods import DIPEDL, GEN, RelativeMahalanobis, Softmax, ViM
 from daedl.methods.adats import AdaTS
 from daedl.methods.ddu import DDU
 from daedl.methods.energy import Energy
@@ -23,7 +23,8 @@ from daedl.methods.post_hoc import tempered
 from daedl.methods.temperature import Temperature, TemperatureScaling, best_temperature
 from daedl.outputs import Outputs
 
-ALL = (TemperatureScaling, Energy, MaxLogit, Mahalanobis, NearestNeighbours, DDU, AdaTS)
+GAUSSIANS = (DDU, Mahalanobis, RelativeMahalanobis)
+ALL = (*GAUSSIANS, TemperatureScaling, Energy, MaxLogit, GEN, NearestNeighbours, ViM, AdaTS, DIPEDL)
 LOGITS = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
 OUT = Outputs(torch.zeros(1, 2, dtype=torch.float64), LOGITS)
 
@@ -36,7 +37,7 @@ def sampled(scale, count=4000, seed=0):
     return scale * logits, targets
 
 
-@pytest.mark.parametrize("kind", [Mahalanobis, NearestNeighbours, DDU])
+@pytest.mark.parametrize("kind", [*GAUSSIANS, NearestNeighbours, DIPEDL])
 def test_scores_in_half_precision_are_finite_and_increase_with_distance(kind, blobs):
     features, targets = blobs
     method = kind()
@@ -45,7 +46,9 @@ def test_scores_in_half_precision_are_finite_and_increase_with_distance(kind, bl
     far = torch.stack([torch.zeros(4), torch.full((4,), 2e3), torch.full((4,), 2e4)]).half()
     epistemic = method.predict(Outputs(far, logits[:3].half()), fitted).epistemic
     assert torch.isfinite(epistemic).all()
-    if kind is not NearestNeighbours:  # depends on the direction only
+    if (
+        kind in GAUSSIANS
+    ):  # of nearest neighbours only the direction matters, and DIP-EDL ties far away
         assert epistemic[1] < epistemic[2]
 
 
@@ -125,6 +128,21 @@ def test_max_logit():
     p = MaxLogit().predict(OUT, None)
     assert p.epistemic.tolist() == [-2.0]
     assert torch.equal(p.probs, Softmax().predict(OUT, None).probs)
+
+
+def test_gen():
+    """The worked number of the paper's defaults, and M = 2 by hand."""
+    out = Outputs(OUT.features, torch.tensor([[0.7, 0.2, 0.1]]).double().log())
+    assert float(GEN().predict(out, None).epistemic) == pytest.approx(2.474060, abs=5e-7)
+    two = GEN(gamma=0.5, classes=2).predict(out, None).epistemic
+    assert float(two) == pytest.approx(math.sqrt(0.7 * 0.3) + math.sqrt(0.2 * 0.8))
+
+
+def test_gen_of_confident_predictions_does_not_round_to_zero():
+    """With two classes and a logit difference g, the score is 2 (p (1 − p))^γ, about 2 exp(−γ g)."""
+    logits = torch.tensor([[40.0, 0.0], [60.0, 0.0], [80.0, 0.0]])
+    computed = GEN().predict(Outputs(logits, logits), None).epistemic
+    assert computed.tolist() == pytest.approx([2 * math.exp(-g / 10) for g in (40, 60, 80)])
 
 
 def test_energy_decomposes_into_max_logit_and_max_probability():
