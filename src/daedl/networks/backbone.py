@@ -57,7 +57,7 @@ class Backbone(Network):
         shape = (3, image_size, image_size)
         blocks = {**body.blocks, **dense_blocks(_width(body.blocks, shape), hidden, num_classes)}
         depths = (*body.depths, self.backbone_names[-1])
-        super().__init__(blocks, features, shape, num_classes, locals(), pooling, depths)
+        super().__init__(blocks, shape, depths, locals())
         self.freeze(trained_from)
 
     def backbone_blocks(self) -> Iterator[tuple[str, nn.Module]]:
