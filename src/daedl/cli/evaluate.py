@@ -9,8 +9,7 @@ from rich.table import Table
 
 from daedl import evaluate as tasks
 from daedl import metrics
-from daedl.checks import NotFittedError
-from daedl.cli.common import Device, Threads, report_errors, using_threads
+from daedl.cli.common import Device
 from daedl.cli.images import ModelFile, SkipBroken, load_model, read_known, read_unknown
 from daedl.cli.results import (
     Format,
@@ -54,35 +53,31 @@ def evaluate(
     ] = None,
     skip_broken: SkipBroken = False,
     device: Device = "cpu",
-    threads: Threads = None,
 ) -> None:
     """Evaluate a model on images of known classes, and its uncertainty scores on OOD images.
 
     Values are fractions, except for the log loss. In-distribution is the positive class.
     """
-    with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
-        _require_outputs(model, out, report)
-        classifier = load_model(model, device)
-        inside = read_known(known, classifier, skip_broken)
-        # All datasets are read before any prediction, so that a wrong path fails immediately.
-        outside = {
-            source: read_unknown(source, classifier, skip_broken) for source in unknown or []
-        }
-        prediction = classifier.predict(inside).to("cpu")
-        others = {source: classifier.predict(each).to("cpu") for source, each in outside.items()}
-        records = _records(known, tasks.classification(prediction, inside.labels), prediction)
-        for source, other in others.items():
-            records += _records(source, tasks.ood_detection(prediction, other), other)
-        write_records(records, _table(records, list(prediction.scores())), form, out)
-        if report is not None:
-            from daedl.report import evaluation  # noqa: PLC0415 (imports matplotlib, which is slow)
+    _require_outputs(model, out, report)
+    classifier = load_model(model, device)
+    inside = read_known(known, classifier, skip_broken)
+    # All datasets are read before any prediction, so that a wrong path fails immediately.
+    outside = {source: read_unknown(source, classifier, skip_broken) for source in unknown or []}
+    prediction = classifier.predict(inside).to("cpu")
+    others = {source: classifier.predict(each).to("cpu") for source, each in outside.items()}
+    records = _records(known, tasks.classification(prediction, inside.labels), prediction)
+    for source, other in others.items():
+        records += _records(source, tasks.ood_detection(prediction, other), other)
+    write_records(records, _table(records, list(prediction.scores())), form, out)
+    if report is not None:
+        from daedl.report import evaluation  # noqa: PLC0415 (imports matplotlib, which is slow)
 
-            datasets = (inside, *outside.values()), (prediction, *others.values())
-            evaluated = map(evaluation.Evaluated, _short_names([known, *outside]), *datasets)
-            html = evaluation.render(model.name, classifier, *evaluated)
-            # Class names may be invalid UTF-8.
-            write_atomically(report, html.encode("utf-8", "replace"))
-            typer.echo(f"Saved the report to {report}.", err=True)
+        datasets = (inside, *outside.values()), (prediction, *others.values())
+        evaluated = map(evaluation.Evaluated, _short_names([known, *outside]), *datasets)
+        html = evaluation.render(model.name, classifier, *evaluated)
+        # Class names may be invalid UTF-8.
+        write_atomically(report, html.encode("utf-8", "replace"))
+        typer.echo(f"Saved the report to {report}.", err=True)
 
 
 def _require_outputs(model: Path, out: Path | None, report: Path | None) -> None:

@@ -35,14 +35,11 @@ def load_model(path: Path, device: str = "cpu") -> Classifier:
         return Classifier.load(path).to(place)
 
 
-def require_model_output(model: Path, destination: Path, force: bool) -> None:
-    """Raises if `destination` can't be written, or is another existing file than `model` without `force`."""
-    require_output_file(destination)
-    if destination.exists() and not destination.samefile(model) and not force:
-        raise FileExistsError(
-            f"{destination} already exists; expected a new file, or the model itself: choose another with "
-            "--out, or pass --force to overwrite it"
-        )
+def model_output(model: Path, out: Path | None, force: bool) -> Path:
+    """Returns `out`, by default `model`; raises if it can't be written, or exists and is not `model`."""
+    path = out or model
+    require_output_file(path, force=force or (path.exists() and path.samefile(model)))
+    return path
 
 
 def read_known(source: str, model: Classifier, skip_broken: bool = False) -> ImageSet:

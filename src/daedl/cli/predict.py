@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from daedl.checks import NotFittedError
-from daedl.cli.common import Device, Threads, report_errors, using_threads
+from daedl.cli.common import Device
 from daedl.cli.images import ModelFile, SkipBroken, load_model, require_preprocess
 from daedl.cli.results import (
     Format,
@@ -36,7 +35,6 @@ def predict(
     out: OutOption = None,
     skip_broken: SkipBroken = False,
     device: Device = "cpu",
-    threads: Threads = None,
 ) -> None:
     """Predict classes and uncertainties of images.
 
@@ -45,26 +43,25 @@ def predict(
     be read are reported on stderr and skipped; the exit status is then 1 unless
     --skip-broken is given.
     """
-    with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
-        if out is not None:
-            require_output_file(out, model=model)
-        classifier = load_model(model, device)
-        files, skipped, broken = _expand_folders(images)
-        if skipped:
-            _echo(f"Warning: skipped {skipped}", "yellow")
-        if not files:
-            raise broken_error(broken)
-        readable = decode_all(Files.of(files, require_preprocess(classifier)))
-        broken |= readable.broken
-        if broken:
-            _echo(f"{'Warning' if skip_broken else 'Error'}: {broken_error(broken)}", "red")
-            skipped = ", ".join(filter(None, (f"{len(broken)} unreadable", skipped)))
-        prediction = classifier.predict(readable.pixels)
-        records = [
-            {"file": str(files[index]), **record}
-            for index, record in zip(readable.indices.tolist(), prediction.records(), strict=True)
-        ]
-        write_records(records, _table(records), form, out)
+    if out is not None:
+        require_output_file(out, model=model)
+    classifier = load_model(model, device)
+    files, skipped, broken = _expand_folders(images)
+    if skipped:
+        _echo(f"Warning: skipped {skipped}", "yellow")
+    if not files:
+        raise broken_error(broken)
+    readable = decode_all(Files.of(files, require_preprocess(classifier)))
+    broken |= readable.broken
+    if broken:
+        _echo(f"{'Warning' if skip_broken else 'Error'}: {broken_error(broken)}", "red")
+        skipped = ", ".join(filter(None, (f"{len(broken)} unreadable", skipped)))
+    prediction = classifier.predict(readable.pixels)
+    records = [
+        {"file": str(files[index]), **record}
+        for index, record in zip(readable.indices.tolist(), prediction.records(), strict=True)
+    ]
+    write_records(records, _table(records), form, out)
     if skipped:
         _echo(f"Predicted {len(records)} images; skipped {skipped}")
     if broken and not skip_broken:

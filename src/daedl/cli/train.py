@@ -19,19 +19,16 @@ from daedl.cli import backbone as backbone_options
 from daedl.cli.common import (
     Device,
     Precision,
-    Threads,
     fabric_device,
-    report_errors,
     report_warnings,
     select_device,
-    using_threads,
 )
 from daedl.cli.config import config_path, dump
 from daedl.cli.images import SkipBroken
 from daedl.cli.memory import keep_freed_memory
 from daedl.cli.outcome import summary, training_record
 from daedl.cli.results import require_output_file
-from daedl.cli.settings import build
+from daedl.cli.settings import MethodSettings, build
 from daedl.data import Batches, ImageSet, Preprocess, augmentation
 from daedl.data.read import FOLDER_SIZE, read
 from daedl.density import DensityWarning
@@ -71,14 +68,7 @@ def train(
             autocompletion=lambda: list(methods.METHODS),
         ),
     ] = "daedl",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Setting of the method, such as leave_one_out=true; may be repeated.",
-        ),
-    ] = None,
+    settings: MethodSettings = None,
     network: Annotated[
         str,
         typer.Option(
@@ -146,7 +136,6 @@ def train(
     skip_broken: SkipBroken = False,
     device: Device = "auto",
     precision: Precision = "32-true",
-    threads: Threads = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume after the last completed epoch.")
     ] = False,
@@ -164,74 +153,73 @@ def train(
     MODEL.toml, and can be repeated with --config.
     """
     keep_freed_memory()
-    with report_errors(OSError, ValueError, ImportError), using_threads(threads):
-        chosen = build(method, settings or [])
-        name = look_up(NETWORKS, network.lower(), "network")
-        augmentations = [each.strip() for each in (augment or "").split(",") if each.strip()]
-        transform = augmentation(augmentations)
-        _validate_options(validation, seed)
-        checkpoint = _checkpoint_path(out, resume, force)
-        configuration = config_path(out, force)
-        pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
-        images = _read_images(data, size, grey, pretrained, skip_broken)
-        training, held_out = _split(images, validation, seed)
-        given_options = {
-            "max_epochs": epochs,
-            "batch_size": batch_size,
-            "learning_rate": learning_rate,
-        }
-        recipe = _recipe(name, training, pretrained, given_options)
-        if augment is not None:
-            recipe = replace(recipe, augment=transform)
-        model = _build_model(recipe, chosen, images, seed, pretrained).to(select_device(device))
-        typer.echo(_description(training, held_out, model))
-        if pretrained is None and (advice := backbone_options.recommendation(images)):
-            typer.echo(advice)
-        if not resume:
-            checkpoint.unlink(missing_ok=True)
-        options: dict[str, Any] = {
-            **recipe.options(),
-            **({} if patience is None else {"patience": patience}),
-            "class_weights": class_weights,
-            "seed": seed,
-            **fabric_device(device),
-            "precision": precision,
-            "resume_key": {
-                "data": images.digest(),
-                "augmentation": str(recipe.augment),
-                "validation": validation,
-                "batch size": recipe.batch_size,
-                "precision": precision,
-            },
-        }
-        with _report_interruption():
-            if pretrained is not None:
-                history = backbone_options.Training(
-                    finetune, cache, augmentations, recipe.batch_size, checkpoint, resume
-                ).run(model, training, held_out, **options)
-            else:
-                batches = training.batches(
-                    recipe.batch_size,
-                    shuffle=True,
-                    seed=seed,
-                    augment=recipe.augment,
-                    # A small last batch would have noisy statistics of BatchNorm.
-                    drop_last=recipe.one_cycle and len(training) >= recipe.batch_size,
-                )
-                typer.echo(_estimate(model, batches, recipe.max_epochs))
-                history = fit(
-                    model,
-                    batches,
-                    held_out,
-                    fit_data=training,
-                    checkpoint=checkpoint,
-                    resume=resume,
-                    **options,
-                )
-        model.trained_on = training_record(training, held_out, history, options)
-        model.save(out)
-        write_atomically(configuration, dump(ctx))
+    chosen = build(method, settings or [])
+    name = look_up(NETWORKS, network.lower(), "network")
+    augmentations = [each.strip() for each in (augment or "").split(",") if each.strip()]
+    transform = augmentation(augmentations)
+    _validate_options(validation, seed)
+    checkpoint = _checkpoint_path(out, resume, force)
+    configuration = config_path(out, force)
+    pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
+    images = _read_images(data, size, grey, pretrained, skip_broken)
+    training, held_out = _split(images, validation, seed)
+    given_options = {
+        "max_epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+    }
+    recipe = _recipe(name, training, pretrained, given_options)
+    if augment is not None:
+        recipe = replace(recipe, augment=transform)
+    model = _build_model(recipe, chosen, images, seed, pretrained).to(select_device(device))
+    typer.echo(_description(training, held_out, model))
+    if pretrained is None and (advice := backbone_options.recommendation(images)):
+        typer.echo(advice)
+    if not resume:
         checkpoint.unlink(missing_ok=True)
+    options: dict[str, Any] = {
+        **recipe.options(),
+        **({} if patience is None else {"patience": patience}),
+        "class_weights": class_weights,
+        "seed": seed,
+        **fabric_device(device),
+        "precision": precision,
+        "resume_key": {
+            "data": images.digest(),
+            "augmentation": str(recipe.augment),
+            "validation": validation,
+            "batch size": recipe.batch_size,
+            "precision": precision,
+        },
+    }
+    with _report_interruption():
+        if pretrained is not None:
+            history = backbone_options.Training(
+                finetune, cache, augmentations, recipe.batch_size, checkpoint, resume
+            ).run(model, training, held_out, **options)
+        else:
+            batches = training.batches(
+                recipe.batch_size,
+                shuffle=True,
+                seed=seed,
+                augment=recipe.augment,
+                # A small last batch would have noisy statistics of BatchNorm.
+                drop_last=recipe.one_cycle and len(training) >= recipe.batch_size,
+            )
+            typer.echo(_estimate(model, batches, recipe.max_epochs))
+            history = fit(
+                model,
+                batches,
+                held_out,
+                fit_data=training,
+                checkpoint=checkpoint,
+                resume=resume,
+                **options,
+            )
+    model.trained_on = training_record(training, held_out, history, options)
+    model.save(out)
+    write_atomically(configuration, dump(ctx))
+    checkpoint.unlink(missing_ok=True)
     typer.echo(summary(history, data, out, configuration))
 
 
@@ -258,12 +246,7 @@ def _validate_options(validation: float, seed: int) -> None:
 
 def _checkpoint_path(out: Path, resume: bool, force: bool) -> Path:
     """Returns the path of the checkpoint; raises if `out` or the checkpoint must not be overwritten."""
-    require_output_file(out)
-    if out.exists() and not force:
-        raise FileExistsError(
-            f"{out} already exists; expected a new file: choose another with --out, or pass --force to "
-            "overwrite it"
-        )
+    require_output_file(out, force=force)
     checkpoint = out.with_name(f"{out.name}.ckpt")
     if checkpoint.exists() and not (resume or force):
         raise FileExistsError(
