@@ -10,6 +10,7 @@ from daedl.cli.common import report_warnings, select_device
 from daedl.cli.results import require_output_file
 from daedl.data import ImageSet, Preprocess
 from daedl.data.read import read_for
+from daedl.names import names_or_numbers
 from daedl.storage import expand_user
 
 ModelFile = Annotated[
@@ -61,7 +62,7 @@ def _read(source: str, model: Classifier, **options: bool) -> ImageSet:
 
 def class_names(model: Classifier) -> list[str]:
     """Returns the names of the classes, or their numbers."""
-    return model.class_names or [str(number) for number in range(model.network.num_classes)]
+    return names_or_numbers(model.class_names, model.network.num_classes)
 
 
 def require_preprocess(model: Classifier) -> Preprocess:
