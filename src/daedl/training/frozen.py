@@ -19,7 +19,7 @@ from daedl.outputs import evaluating
 from daedl.storage import expand_user
 from daedl.training.feature_cache import FeatureCache, default_folder, digest_of
 from daedl.training.fit import fit
-from daedl.training.loop import History
+from daedl.training.history import History
 
 # Images per pass (measured on one core with EfficientNet-Lite0: 8 ms an image, 14 ms with 64).
 BATCH = 16
