@@ -71,7 +71,7 @@ def to_onnx(
         tolerance: largest difference to PyTorch; see `max_difference`.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):  # fails before the slow steps
-        onnx_file.import_optional(package)
+        onnx_file.import_package(package)
     program = to_torch_export(model)
     onnx_file.require_size_limit(program)
     names, text = list(_example(model)), json.dumps(description(model), sort_keys=True)
