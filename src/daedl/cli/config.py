@@ -31,7 +31,7 @@ def dump(ctx: typer.Context) -> bytes:
 
 
 def config_path(model: Path, force: bool) -> Path:
-    """Returns the configuration file of a model; raises if it would replace a file of the user."""
+    """Returns the configuration file of a model; raises if it would replace another file."""
     path = model.with_suffix(".toml")
     if path.exists() and not force and not path.read_bytes().startswith(HEADER.encode()):
         raise FileExistsError(

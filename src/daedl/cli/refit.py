@@ -63,7 +63,7 @@ def refit(
 def _calibrate(
     model: Classifier, before: Thresholds | None, images: ImageSet | None, destination: Path
 ) -> str:
-    """Chooses thresholds as `before` on held-out images; returns what was done, as lines."""
+    """Chooses thresholds as `before` on held-out images; returns a report."""
     lines = []
     # "all" was the default of calibrate, which depends on the number of images.
     on = None if before is None or before.on == "all" else before.on
