@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -24,6 +25,16 @@ class NotFittedError(RuntimeError):
 
 class DataWarning(UserWarning):
     """The data are usable but differ from what was expected."""
+
+
+def import_optional(package: str, purpose: str, install: str) -> Any:
+    """Imports `package`; if it can't be imported, the error names the command that installs it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f"{package} can't be imported ({error}); expected it for {purpose}: pip install {install}"
+        ) from error
 
 
 def require_finite(tensor: Tensor, name: str, where: str = "") -> None:

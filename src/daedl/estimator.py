@@ -29,18 +29,12 @@ from daedl.networks import MLP, Network
 from daedl.prediction import Prediction
 from daedl.training import History, fit
 from daedl.training.randomness import preserved_random_state
+from daedl.training.tables import drop_unweighted, select_held_out, table_batch_size, table_epochs
 
 # Accepted sample types.
 FLOATS = (np.float64, np.float32)
-# The validation loss of fewer held-out samples is too noisy for early stopping (chosen).
-MIN_HELD_OUT = 10
 # Standardised values are clipped here to prevent overflow; far outside of any training data (chosen).
 MAX_STANDARDIZED = 1e8
-# Samples per step: 32 for up to 6,400 samples, then in proportion: an epoch has 100 to 200 steps.
-# It determines the time with a small network. At most 512: larger batches are hardly faster (chosen).
-SMALLEST_BATCH, LARGEST_BATCH, STEPS_PER_EPOCH = 32, 512, 100
-# Samples seen in training, and bounds on the number of epochs (chosen).
-SEEN, MIN_EPOCHS, MAX_EPOCHS = 500_000, 20, 50
 # Largest gradient norm. The evidence e^z of an outlier can exceed that of all other samples, and its
 # gradient would then dominate training (chosen).
 GRADIENT_CLIP = 1.0
@@ -149,13 +143,13 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
             weights = weights * _check_sample_weight(
                 sample_weight, samples, ensure_non_negative=True
             )
-        samples, labels, targets, weights = _drop_unweighted(samples, labels, targets, weights)
+        samples, labels, targets, weights = drop_unweighted(samples, labels, targets, weights)
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         self.scaler_ = StandardScaler().fit(samples) if self.standardize else None
         self.model_ = self._build(seed)
         inputs = self._inputs(samples)
-        held_out = _select_held_out(targets, self.validation_fraction, random)
+        held_out = select_held_out(targets, self.validation_fraction, random)
         train, val = (
             (inputs[part], torch.tensor(targets[part]), torch.tensor(weights[part]))
             for part in (~held_out, held_out)
@@ -254,8 +248,8 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
             val = train
         number = len(train[0])
         # Other strings are rejected by `daedl.fit`.
-        epochs: Any = _epochs(number) if self.max_epochs == "auto" else self.max_epochs
-        batch_size: Any = _batch_size(number) if self.batch_size == "auto" else self.batch_size
+        epochs: Any = table_epochs(number) if self.max_epochs == "auto" else self.max_epochs
+        batch_size: Any = table_batch_size(number) if self.batch_size == "auto" else self.batch_size
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DensityWarning)
             return fit(
@@ -286,48 +280,6 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
             samples = np.clip(self.scaler_.transform(samples), -MAX_STANDARDIZED, MAX_STANDARDIZED)
         inputs = torch.tensor(samples, dtype=self._dtype)
         return inputs.view(-1, *self.model_.network.input_shape)
-
-
-def _batch_size(samples: int) -> int:
-    """Returns the largest power of two with at least `STEPS_PER_EPOCH` steps, within the bounds."""
-    power: int = 1 << (max(samples // STEPS_PER_EPOCH, 1).bit_length() - 1)
-    return min(max(power, SMALLEST_BATCH), LARGEST_BATCH)
-
-
-def _epochs(samples: int) -> int:
-    """Returns the number of epochs in which training sees `SEEN` samples, within the bounds."""
-    return min(max(SEEN // samples, MIN_EPOCHS), MAX_EPOCHS)
-
-
-def _drop_unweighted(
-    samples: NDArray[Any],
-    labels: NDArray[Any],
-    targets: NDArray[np.int64],
-    weights: NDArray[np.float64],
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], NDArray[np.float64]]:
-    """Drops samples of weight 0 and scales the other weights to a mean of 1."""
-    used = weights > 0
-    if missing := sorted(set(targets.tolist()) - set(targets[used].tolist())):
-        names = ", ".join(str(labels[targets == number][0]) for number in missing)
-        raise ValueError(
-            f"all samples of {names} have weight 0; expected a positive weight in every class: remove the "
-            "samples of this class"
-        )
-    return samples[used], labels[used], targets[used], weights[used] / weights[used].mean()
-
-
-def _select_held_out(
-    targets: NDArray[np.int64], fraction: float, random: np.random.RandomState
-) -> NDArray[np.bool_]:
-    """Returns a mask (N,) of held-out samples, stratified; all false if fewer than MIN_HELD_OUT.
-
-    Counts are rounded down, which leaves at least one training sample per class.
-    """
-    held_out = np.zeros(len(targets), dtype=bool)
-    for c in np.unique(targets):
-        members = random.permutation(np.flatnonzero(targets == c))
-        held_out[members[: int(fraction * len(members))]] = True
-    return held_out if held_out.sum() >= MIN_HELD_OUT else np.zeros_like(held_out)
 
 
 def _probabilities(prediction: Prediction) -> NDArray[np.float64]:

@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,6 +22,11 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     spelt = {each.lower(): each for each in known}
     close = difflib.get_close_matches(str(name).lower(), spelt, n=1)
     return f"; did you mean {spelt[close[0]]!r}?" if close else ""
+
+
+def names_or_numbers(names: Sequence[str] | None, number: int) -> list[str]:
+    """Return `names` of classes; without names, the numbers below `number` as text."""
+    return list(names) if names else [str(each) for each in range(number)]
 
 
 def subclasses_in(package: str, paths: Iterable[str], base: type[T]) -> Iterator[type[T]]:

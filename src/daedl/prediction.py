@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from daedl.checks import require_finite
+from daedl.checks import import_optional, require_finite
 from daedl.dirichlet import Dirichlet
 from daedl.selective import Thresholds, accepts
 
@@ -231,13 +231,8 @@ class Prediction:
 
     def to_frame(self) -> "pandas.DataFrame":
         """Returns one row per input, with one column `probs.<class>` per class; needs pandas."""
-        try:
-            import pandas  # noqa: PLC0415 (optional)
-        except ImportError as error:
-            raise ImportError(
-                "pandas is not installed; expected pandas for to_frame(): pip install pandas"
-            ) from error
-        return pandas.json_normalize(self.records())
+        pandas = import_optional("pandas", "to_frame()", "pandas")
+        return pandas.json_normalize(self.records())  # type: ignore[no-any-return]
 
     @property
     def dirichlet(self) -> Dirichlet:

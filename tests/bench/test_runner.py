@@ -259,17 +259,17 @@ def test_rows_that_another_process_wrote_meanwhile_are_not_measured_again(cache,
 
 def test_an_interrupted_run_resumes(cache, path, tmp_path, monkeypatch):
     """Stopped in the second epoch; the next run trains that epoch alone."""
-    from daedl.training import loop
+    from daedl.training.passes import Passes
 
-    train, begun, stops = loop.Run._train_epoch, [], [1]
+    train, begun, stops = Passes.train, [], [1]
 
-    def stopping(self, epoch, shown):
+    def stopping(self, batches, epoch):
         begun.append(epoch)
         if epoch in stops:
             raise KeyboardInterrupt
-        return train(self, epoch, shown)
+        return train(self, batches, epoch)
 
-    monkeypatch.setattr(loop.Run, "_train_epoch", stopping)
+    monkeypatch.setattr(Passes, "train", stopping)
     with pytest.raises(KeyboardInterrupt):
         run(cache, path)
     stops.clear()

@@ -17,9 +17,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from daedl.estimator import MIN_HELD_OUT, DAEDLClassifier, _batch_size, _epochs, _select_held_out
+from daedl.estimator import DAEDLClassifier
 from daedl.methods import DAEDL, Softmax
 from daedl.networks import MLP, ConvNet
+from daedl.training import tables
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tabular.py"
 
@@ -146,7 +147,10 @@ class TestTraining:
         [(1, 32, 50), (6_399, 32, 50), (6_400, 64, 50), (20_000, 128, 25), (10**6, 512, 20)],
     )
     def test_batches_grow_and_epochs_shrink_with_the_data(self, samples, batch_size, epochs):
-        assert (_batch_size(samples), _epochs(samples)) == (batch_size, epochs)
+        assert (tables.table_batch_size(samples), tables.table_epochs(samples)) == (
+            batch_size,
+            epochs,
+        )
 
     def test_early_stopping_on_held_out_samples(self, table):
         estimator = quick(max_epochs=50, learning_rate=0.3, patience=2, validation_fraction=0.3)
@@ -167,13 +171,13 @@ class TestTraining:
 
     def test_held_out_samples_are_stratified(self):
         targets = np.repeat([0, 1, 2], [100, 39, 1])
-        held_out = _select_held_out(targets, 0.3, np.random.RandomState(0))
+        held_out = tables.select_held_out(targets, 0.3, np.random.RandomState(0))
         assert np.bincount(targets[held_out], minlength=3).tolist() == [30, 11, 0]
         assert np.bincount(
-            targets[_select_held_out(targets, 0.99, np.random.RandomState(0))]
+            targets[tables.select_held_out(targets, 0.99, np.random.RandomState(0))]
         ).tolist() == [99, 38]
-        few = np.zeros(10 * MIN_HELD_OUT - 1, dtype=int)
-        assert not _select_held_out(few, 0.1, np.random.RandomState(0)).any()
+        few = np.zeros(10 * tables.MIN_HELD_OUT - 1, dtype=int)
+        assert not tables.select_held_out(few, 0.1, np.random.RandomState(0)).any()
 
     @pytest.mark.parametrize("method", ["daedl", "softmax", "ddu", "temperature"])
     def test_few_samples_and_a_class_with_one(self, method):

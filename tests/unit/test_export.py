@@ -14,14 +14,14 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-import typer
 from torch import nn
 from typer.testing import CliRunner
 
 import daedl
 from daedl import export, methods
 from daedl import selective as thresholds
-from daedl.cli.export import export as command
+from daedl.cli import app
+from daedl.cli import export as command
 from daedl.export import files, onnx_file
 from daedl.networks import MLP, ConvNet, FeatureModule
 from daedl.spectral import normalization
@@ -374,7 +374,7 @@ class TestErrors:
             export.to_pt2(classifier("edl"), tmp_path / "missing" / "m.pt2")
 
 
-@pytest.mark.parametrize("module", [files, onnx_file, sys.modules[command.__module__]])
+@pytest.mark.parametrize("module", [files, onnx_file, command])
 def test_optional_packages_are_imported_when_needed(module, monkeypatch):
     for package in ("onnx", "onnxruntime", "onnxscript"):
         monkeypatch.setitem(sys.modules, package, None)
@@ -389,9 +389,7 @@ def model_file(tmp_path_factory):
 
 
 def call(*arguments):
-    app = typer.Typer()
-    app.command()(command)
-    return CliRunner().invoke(app, [str(each) for each in arguments])
+    return CliRunner().invoke(app, ["export", *map(str, arguments)])
 
 
 def error_line(*arguments):

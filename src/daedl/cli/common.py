@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import torch
 import typer
 
+from daedl.checks import NotFittedError
 from daedl.cli.results import printable
 from daedl.data import DataWarning
 
@@ -68,7 +69,11 @@ def using_threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def report_errors(*kinds: type[Exception]) -> Iterator[None]:
-    """Prints errors of these kinds as one line, without a traceback, and exits with status 1."""
+    """Prints errors of these kinds as one line, without a traceback, and exits with status 1.
+
+    By default all kinds that users can cause.
+    """
+    kinds = kinds or (OSError, ValueError, ImportError, NotFittedError)
     try:
         yield
     except kinds as error:

@@ -1,13 +1,11 @@
 """`--config FILE`: options of a command from a TOML file, and the file that `daedl train` writes."""
 
-import functools
-import inspect
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -19,24 +17,6 @@ from daedl.storage import expand_user
 HEADER = "# Options of `daedl train`; repeat with --config and another --out, in the same folder."
 # Options that concern the file to write rather than the model.
 NOT_STORED = ("out", "resume", "force", "config")
-
-
-def configurable(command: Callable[..., None]) -> Callable[..., None]:
-    """Returns `command` with the option --config, whose file contains values of its other options."""
-    signature = inspect.signature(command)
-    option = inspect.Parameter(
-        "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption
-    )
-
-    @functools.wraps(command)
-    def run(*, config: Path | None, **values: Any) -> None:
-        del config  # its callback has set the defaults of the other options
-        command(**values)
-
-    parameters = [*signature.parameters.values(), option]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {**command.__annotations__, "config": ConfigOption}
-    return run
 
 
 def dump(ctx: typer.Context) -> bytes:
@@ -51,7 +31,7 @@ def dump(ctx: typer.Context) -> bytes:
 
 
 def config_path(model: Path, force: bool) -> Path:
-    """Returns the configuration file of a model; raises if it would replace a file of the user."""
+    """Returns the configuration file of a model; raises if it would replace another file."""
     path = model.with_suffix(".toml")
     if path.exists() and not force and not path.read_bytes().startswith(HEADER.encode()):
         raise FileExistsError(
@@ -61,23 +41,11 @@ def config_path(model: Path, force: bool) -> Path:
     return path
 
 
-def _apply(ctx: typer.Context, value: Path | None) -> None:
+def apply(ctx: typer.Context, value: Path | None) -> None:
     """Makes the values in the file the defaults of the command's options."""
     if value is not None and not ctx.resilient_parsing:
-        with report_errors(OSError, ValueError):
+        with report_errors():
             ctx.default_map = _read(expand_user(value), ctx.command.params)
-
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        callback=_apply,
-        is_eager=True,  # before the options whose defaults it changes
-        metavar="FILE",
-        help="TOML file with values of these options; the command line takes precedence.",
-    ),
-]
 
 
 def _read(path: Path, parameters: list[Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from daedl.cli.common import report_errors, using_threads
+from daedl.cli.common import using_threads
 from daedl.demo import run
 
 
@@ -26,5 +26,5 @@ def demo(
     ] = False,
 ) -> None:
     """Train softmax, EDL and DAEDL on two moons and on digits, and write a report with figures."""
-    with report_errors(OSError), using_threads(threads):
+    with using_threads(threads):
         run.run(out, seed, seeds, quick)

@@ -9,19 +9,9 @@ from rich.table import Table
 
 from daedl import evaluate as tasks
 from daedl import metrics
-from daedl.checks import NotFittedError
-from daedl.cli.common import Device, Threads, report_errors, using_threads
+from daedl.cli import results
+from daedl.cli.common import Device
 from daedl.cli.images import ModelFile, SkipBroken, load_model, read_known, read_unknown
-from daedl.cli.results import (
-    Format,
-    FormatOption,
-    OutOption,
-    Record,
-    make_table,
-    printable,
-    require_output_file,
-    write_records,
-)
 from daedl.evaluate import Measured
 from daedl.prediction import Prediction
 from daedl.storage import write_atomically
@@ -43,8 +33,8 @@ def evaluate(
             help="OOD images: a folder, flat or nested, or a .npz file; may be repeated.",
         ),
     ] = None,
-    form: FormatOption = Format.TABLE,
-    out: OutOption = None,
+    form: results.FormatOption = results.Format.TABLE,
+    out: results.OutOption = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -54,42 +44,38 @@ def evaluate(
     ] = None,
     skip_broken: SkipBroken = False,
     device: Device = "cpu",
-    threads: Threads = None,
 ) -> None:
     """Evaluate a model on images of known classes, and its uncertainty scores on OOD images.
 
     Values are fractions, except for the log loss. In-distribution is the positive class.
     """
-    with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
-        _require_outputs(model, out, report)
-        classifier = load_model(model, device)
-        inside = read_known(known, classifier, skip_broken)
-        # All datasets are read before any prediction, so that a wrong path fails immediately.
-        outside = {
-            source: read_unknown(source, classifier, skip_broken) for source in unknown or []
-        }
-        prediction = classifier.predict(inside).to("cpu")
-        others = {source: classifier.predict(each).to("cpu") for source, each in outside.items()}
-        records = _records(known, tasks.classification(prediction, inside.labels), prediction)
-        for source, other in others.items():
-            records += _records(source, tasks.ood_detection(prediction, other), other)
-        write_records(records, _table(records, list(prediction.scores())), form, out)
-        if report is not None:
-            from daedl.report import evaluation  # noqa: PLC0415 (imports matplotlib, which is slow)
+    _require_outputs(model, out, report)
+    classifier = load_model(model, device)
+    inside = read_known(known, classifier, skip_broken)
+    # All datasets are read before any prediction, so that a wrong path fails immediately.
+    outside = {source: read_unknown(source, classifier, skip_broken) for source in unknown or []}
+    prediction = classifier.predict(inside).to("cpu")
+    others = {source: classifier.predict(each).to("cpu") for source, each in outside.items()}
+    records = _records(known, tasks.classification(prediction, inside.labels), prediction)
+    for source, other in others.items():
+        records += _records(source, tasks.ood_detection(prediction, other), other)
+    results.write_records(records, _table(records, list(prediction.scores())), form, out)
+    if report is not None:
+        from daedl.report import evaluation  # noqa: PLC0415 (imports matplotlib, which is slow)
 
-            datasets = (inside, *outside.values()), (prediction, *others.values())
-            evaluated = map(evaluation.Evaluated, _short_names([known, *outside]), *datasets)
-            html = evaluation.render(model.name, classifier, *evaluated)
-            # Class names may be invalid UTF-8.
-            write_atomically(report, html.encode("utf-8", "replace"))
-            typer.echo(f"Saved the report to {report}.", err=True)
+        datasets = (inside, *outside.values()), (prediction, *others.values())
+        evaluated = map(evaluation.Evaluated, _short_names([known, *outside]), *datasets)
+        html = evaluation.render(model.name, classifier, *evaluated)
+        # Class names may be invalid UTF-8.
+        write_atomically(report, html.encode("utf-8", "replace"))
+        typer.echo(f"Saved the report to {report}.", err=True)
 
 
 def _require_outputs(model: Path, out: Path | None, report: Path | None) -> None:
     """Raise if an output can't be written, before anything is computed."""
     for option, path in (("--out", out), ("--report", report)):
         if path is not None:
-            require_output_file(path, option, model)
+            results.require_output_file(path, option, model)
     if report is not None and out is not None and report.absolute() == out.absolute():
         raise ValueError(f"--out and --report are both {out}; expected two files: rename one")
 
@@ -100,17 +86,19 @@ def _short_names(sources: Sequence[str]) -> list[str]:
     names = [
         source if last.count(name) > 1 else name for source, name in zip(sources, last, strict=True)
     ]
-    return [printable(name).encode("utf-8", "replace").decode() for name in names]
+    return [results.printable(name).encode("utf-8", "replace").decode() for name in names]
 
 
-def _records(data: str, measured: Sequence[Measured], prediction: Prediction) -> list[Record]:
+def _records(
+    data: str, measured: Sequence[Measured], prediction: Prediction
+) -> list[results.Record]:
     return [
         {"data": data, "images": len(prediction), **each._asdict()}
         for each in (*measured, *tasks.acceptance(prediction))
     ]
 
 
-def _table(records: Sequence[Record], scores: Sequence[str]) -> Table:
+def _table(records: Sequence[results.Record], scores: Sequence[str]) -> Table:
     """One row per dataset and metric, one column per uncertainty score."""
     values: dict[tuple[str, str, str], dict[str, float]] = {}
     for record in records:
@@ -125,4 +113,4 @@ def _table(records: Sequence[Record], scores: Sequence[str]) -> Table:
         shown = "" if data == previous else data
         cells.append([shown, metrics.title(task, metric), *(row.get(name) for name in columns)])
         previous = data
-    return make_table(["data", "metric", *columns], cells, texts=2)
+    return results.make_table(["data", "metric", *columns], cells, texts=2)

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from daedl.checks import NotFittedError
-from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile, load_model
 from daedl.cli.results import require_output_file
 from daedl.export import TOLERANCE, ExportedFile, to_onnx, to_pt2
@@ -30,18 +28,15 @@ def export(
         typer.Option(help="Largest difference to PyTorch: absolute up to 1, relative above."),
     ] = TOLERANCE,
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")] = False,
-    threads: Threads = None,
 ) -> None:
     """Export a model, including preprocessing, as one ONNX or torch.export graph.
 
     The graph maps 8-bit images to probabilities and uncertainties. Its outputs
     are compared with PyTorch on random images before the file is written.
     """
-    kinds = (OSError, ValueError, ImportError, NotFittedError)
-    with report_errors(*kinds), using_threads(threads):
-        write = _writer(out)
-        _require_output(out, force)
-        exported = write(load_model(model), out, tolerance=tolerance)
+    write = _writer(out)
+    require_output_file(out, "OUT", force=force)
+    exported = write(load_model(model), out, tolerance=tolerance)
     typer.echo(str(exported))
 
 
@@ -53,12 +48,3 @@ def _writer(out: Path) -> Writer:
             f"{out} has the suffix {out.suffix!r}; expected {' or '.join(WRITERS)}, which selects the "
             "format: rename it"
         ) from None
-
-
-def _require_output(out: Path, force: bool) -> None:
-    """Raises if `out` can't be written, or exists and `force` is not set."""
-    if out.exists() and not force:
-        raise FileExistsError(
-            f"{out} already exists; expected a new file: choose another, or pass --force to overwrite it"
-        )
-    require_output_file(out, "OUT")

@@ -10,6 +10,7 @@ from daedl.cli.common import report_warnings, select_device
 from daedl.cli.results import require_output_file
 from daedl.data import ImageSet, Preprocess
 from daedl.data.read import read_for
+from daedl.names import names_or_numbers
 from daedl.storage import expand_user
 
 ModelFile = Annotated[
@@ -35,14 +36,11 @@ def load_model(path: Path, device: str = "cpu") -> Classifier:
         return Classifier.load(path).to(place)
 
 
-def require_model_output(model: Path, destination: Path, force: bool) -> None:
-    """Raises if `destination` can't be written, or is another existing file than `model` without `force`."""
-    require_output_file(destination)
-    if destination.exists() and not destination.samefile(model) and not force:
-        raise FileExistsError(
-            f"{destination} already exists; expected a new file, or the model itself: choose another with "
-            "--out, or pass --force to overwrite it"
-        )
+def model_output(model: Path, out: Path | None, force: bool) -> Path:
+    """Returns `out`, by default `model`; raises if it can't be written, or exists and is not `model`."""
+    path = out or model
+    require_output_file(path, force=force or (path.exists() and path.samefile(model)))
+    return path
 
 
 def read_known(source: str, model: Classifier, skip_broken: bool = False) -> ImageSet:
@@ -64,7 +62,7 @@ def _read(source: str, model: Classifier, **options: bool) -> ImageSet:
 
 def class_names(model: Classifier) -> list[str]:
     """Returns the names of the classes, or their numbers."""
-    return model.class_names or [str(number) for number in range(model.network.num_classes)]
+    return names_or_numbers(model.class_names, model.network.num_classes)
 
 
 def require_preprocess(model: Classifier) -> Preprocess:

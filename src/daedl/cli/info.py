@@ -12,7 +12,6 @@ from torch import nn
 
 from daedl import storage
 from daedl.classifier import Classifier
-from daedl.cli.common import report_errors
 from daedl.cli.images import ModelFile, class_names, load_model
 from daedl.cli.results import printable
 from daedl.density import DensityScorer, GaussianDensity
@@ -28,9 +27,8 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Describe a model: network, method, training, density, thresholds, revisions."""
-    with report_errors(OSError, ValueError):
-        path = storage.expand_user(model)
-        description = {"file": _file(path), **describe(load_model(path))}
+    path = storage.expand_user(model)
+    description = {"file": _file(path), **describe(load_model(path))}
     if as_json:
         typer.echo(json.dumps(description, indent=2))
         return

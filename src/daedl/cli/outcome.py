@@ -1,15 +1,32 @@
-"""The result of `daedl train`: its record in the model file, and its summary."""
+"""Texts of `daedl train` before and after training, and the record of training in the model file."""
 
 import shlex
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from daedl.classifier import Classifier
 from daedl.data import ImageSet
 from daedl.training import History
+
+
+def shorten(names: Sequence[str]) -> str:
+    """Joins names, at most 100 characters of them."""
+    return textwrap.shorten(", ".join(names), 100, placeholder=" ...")
+
+
+def description(training: ImageSet, held_out: ImageSet, model: Classifier) -> str:
+    """Describes the images, method and network before training."""
+    channels, size, _ = training.shape
+    return (
+        f"{len(training)} training images, {len(held_out)} held out, {size}x{size} pixels, "
+        f"{'grey' if channels == 1 else 'colour'}; {training.num_classes} classes: "
+        f"{shorten(training.names)}\n{model.method.name}, {type(model.network.plain).__name__}"
+    )
 
 
 def training_record(

@@ -7,19 +7,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from daedl.checks import NotFittedError
-from daedl.cli.common import Device, Threads, report_errors, using_threads
+from daedl.cli import results
+from daedl.cli.common import Device
 from daedl.cli.images import ModelFile, SkipBroken, load_model, require_preprocess
-from daedl.cli.results import (
-    Format,
-    FormatOption,
-    OutOption,
-    Record,
-    make_table,
-    printable,
-    require_output_file,
-    write_records,
-)
 from daedl.data.files import Files, broken_error, decode_all
 from daedl.data.folder import Listing, count_suffixes
 
@@ -32,11 +22,10 @@ def predict(
             metavar="IMAGES", help="PNG, JPEG, BMP, WebP or TIFF files, or folders of them."
         ),
     ],
-    form: FormatOption = Format.TABLE,
-    out: OutOption = None,
+    form: results.FormatOption = results.Format.TABLE,
+    out: results.OutOption = None,
     skip_broken: SkipBroken = False,
     device: Device = "cpu",
-    threads: Threads = None,
 ) -> None:
     """Predict classes and uncertainties of images.
 
@@ -45,26 +34,25 @@ def predict(
     be read are reported on stderr and skipped; the exit status is then 1 unless
     --skip-broken is given.
     """
-    with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
-        if out is not None:
-            require_output_file(out, model=model)
-        classifier = load_model(model, device)
-        files, skipped, broken = _expand_folders(images)
-        if skipped:
-            _echo(f"Warning: skipped {skipped}", "yellow")
-        if not files:
-            raise broken_error(broken)
-        readable = decode_all(Files.of(files, require_preprocess(classifier)))
-        broken |= readable.broken
-        if broken:
-            _echo(f"{'Warning' if skip_broken else 'Error'}: {broken_error(broken)}", "red")
-            skipped = ", ".join(filter(None, (f"{len(broken)} unreadable", skipped)))
-        prediction = classifier.predict(readable.pixels)
-        records = [
-            {"file": str(files[index]), **record}
-            for index, record in zip(readable.indices.tolist(), prediction.records(), strict=True)
-        ]
-        write_records(records, _table(records), form, out)
+    if out is not None:
+        results.require_output_file(out, model=model)
+    classifier = load_model(model, device)
+    files, skipped, broken = _expand_folders(images)
+    if skipped:
+        _echo(f"Warning: skipped {skipped}", "yellow")
+    if not files:
+        raise broken_error(broken)
+    readable = decode_all(Files.of(files, require_preprocess(classifier)))
+    broken |= readable.broken
+    if broken:
+        _echo(f"{'Warning' if skip_broken else 'Error'}: {broken_error(broken)}", "red")
+        skipped = ", ".join(filter(None, (f"{len(broken)} unreadable", skipped)))
+    prediction = classifier.predict(readable.pixels)
+    records = [
+        {"file": str(files[index]), **record}
+        for index, record in zip(readable.indices.tolist(), prediction.records(), strict=True)
+    ]
+    results.write_records(records, _table(records), form, out)
     if skipped:
         _echo(f"Predicted {len(records)} images; skipped {skipped}")
     if broken and not skip_broken:
@@ -96,10 +84,10 @@ def _expand_folders(sources: Sequence[str]) -> tuple[list[Path], str, dict[Path,
 
 
 def _echo(message: str, colour: str | None = None) -> None:
-    typer.secho(printable(message), fg=colour, err=True)
+    typer.secho(results.printable(message), fg=colour, err=True)
 
 
-def _table(records: Sequence[Record]) -> Table:
+def _table(records: Sequence[results.Record]) -> Table:
     head = [name for name in records[0] if name not in ("label", "probs")]
     rows = [[record[name] for name in head] for record in records]
-    return make_table(head, rows, texts=2)
+    return results.make_table(head, rows, texts=2)

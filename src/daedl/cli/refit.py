@@ -6,18 +6,10 @@ from typing import Annotated
 
 import typer
 
-from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
-from daedl.cli import settings as method_settings
-from daedl.cli.common import Device, Threads, report_errors, using_threads
-from daedl.cli.images import (
-    Force,
-    ModelFile,
-    ModelOut,
-    load_model,
-    read_known,
-    require_model_output,
-)
+from daedl.cli.common import Device
+from daedl.cli.images import Force, ModelFile, ModelOut, load_model, model_output, read_known
+from daedl.cli.settings import MethodSettings, change
 from daedl.data import ImageSet
 from daedl.density import DensityScorer
 from daedl.selective import Thresholds
@@ -33,15 +25,7 @@ def refit(
             "methods that are fitted to validation images, such as temperature: those.",
         ),
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Setting of the fit, such as covariance=tied or normalizer=half-quantile; may be "
-            "repeated.",
-        ),
-    ] = None,
+    settings: MethodSettings = None,
     held_out: Annotated[
         str | None,
         typer.Option(
@@ -53,36 +37,33 @@ def refit(
     out: ModelOut = None,
     force: Force = False,
     device: Device = "cpu",
-    threads: Threads = None,
 ) -> None:
     """Fit the density, temperature or neighbours of a model again, without training.
 
     The images pass through the network once; its weights do not change. New
     densities change the scores, so thresholds are chosen again or removed.
     """
-    with report_errors(OSError, ValueError, NotFittedError), using_threads(threads):
-        destination = out or model
-        require_model_output(model, destination, force)
-        classifier = load_model(model, device)
-        classifier.method = method_settings.change(classifier.method, settings or [])
-        images = read_known(data, classifier)
-        calibration = None if held_out is None else read_known(held_out, classifier)
-        before = classifier.thresholds
-        tempering = calibration
-        if calibration is not None and before is not None and classifier.method.needs_held_out:
-            # The guarantee of thresholds holds for images that no fit has seen.
-            tempering, calibration = calibration.random_split(len(calibration) // 2, seed=0)
-        typer.echo(f"Fitting {classifier.method.name} to {len(images)} images")
-        classifier.fit_post_hoc(images, tempering)
-        report = _calibrate(classifier, before, calibration, destination)
-        classifier.save(destination)
+    destination = model_output(model, out, force)
+    classifier = load_model(model, device)
+    classifier.method = change(classifier.method, settings or [])
+    images = read_known(data, classifier)
+    calibration = None if held_out is None else read_known(held_out, classifier)
+    before = classifier.thresholds
+    tempering = calibration
+    if calibration is not None and before is not None and classifier.method.needs_held_out:
+        # The guarantee of thresholds holds for images that no fit has seen.
+        tempering, calibration = calibration.random_split(len(calibration) // 2, seed=0)
+    typer.echo(f"Fitting {classifier.method.name} to {len(images)} images")
+    classifier.fit_post_hoc(images, tempering)
+    report = _calibrate(classifier, before, calibration, destination)
+    classifier.save(destination)
     typer.echo(report + f"Saved the model to {destination}.")
 
 
 def _calibrate(
     model: Classifier, before: Thresholds | None, images: ImageSet | None, destination: Path
 ) -> str:
-    """Chooses thresholds as `before` on held-out images; returns what was done, as lines."""
+    """Chooses thresholds as `before` on held-out images; returns a report."""
     lines = []
     # "all" was the default of calibrate, which depends on the number of images.
     on = None if before is None or before.on == "all" else before.on

@@ -45,10 +45,12 @@ FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")
 OutOption = Annotated[Path | None, typer.Option("--out", help="Output file; by default stdout.")]
 
 
-def require_output_file(path: Path, option: str = "--out", model: Path | None = None) -> None:
+def require_output_file(
+    path: Path, option: str = "--out", model: Path | None = None, force: bool = True
+) -> None:
     """Raise if the file `path`, the value of `option`, can't be written, or is the `model` being read.
 
-    Called before anything is computed.
+    Called before anything is computed. Without `force`, existing files are rejected too.
     """
     if model is not None and path.exists() and model.exists() and path.samefile(model):
         raise ValueError(
@@ -65,6 +67,11 @@ def require_output_file(path: Path, option: str = "--out", model: Path | None = 
             f"cannot write {path}: {reason}; expected a file in an existing, writable folder: choose "
             f"another with {option}",
         ) from error
+    if path.exists() and not force:
+        raise FileExistsError(
+            f"{path} already exists; expected a new file: choose another with {option}, or pass --force to "
+            "overwrite it"
+        )
 
 
 def write_records(records: Sequence[Record], table: Table, form: Format, out: Path | None) -> None:

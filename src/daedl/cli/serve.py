@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from daedl.checks import NotFittedError, require_above_zero
+from daedl.checks import require_above_zero
 from daedl.classifier import Classifier
-from daedl.cli.common import Threads, report_errors, using_threads
 from daedl.cli.images import ModelFile
 
 NO_TOKEN = "Warning: the server is public and requires no token; set DAEDL_TOKEN to require one"
@@ -58,36 +57,33 @@ def serve(
             "training data, from the model file."
         ),
     ] = None,
-    threads: Threads = None,
 ) -> None:
     """Serve predictions: POST an image to /predict, or open the web page.
 
     /predict/batch accepts several images. /health is the health check, /metrics are for Prometheus.
     """
-    errors = OSError, ValueError, ImportError, NotFittedError
-    with report_errors(*errors), using_threads(threads):
-        require_above_zero("--max-megabytes", max_megabytes, "8")
-        # Optional packages, which take a second to import.
-        from daedl.serving import ServerConfig, create_app, server  # noqa: PLC0415
+    require_above_zero("--max-megabytes", max_megabytes, "8")
+    # Optional packages, which take a second to import.
+    from daedl.serving import ServerConfig, create_app, server  # noqa: PLC0415
 
-        config = ServerConfig(
-            token=token,
-            allowed_hosts=server.hosts_for(host, allowed_host or []),
-            max_bytes=math.floor(max_megabytes * 2**20),
-            max_pixels=max_pixels,
-            max_images=max_images,
-            max_requests=max_requests,
-            max_connections=max_connections,
-            timeout=timeout,
-            window=window,
-            density_reference=density_reference,
-        )
-        app = create_app(Classifier.load(model), config)
-        with server.listen(host, port) as listening:
-            typer.echo(f"serving {model} at {server.url(listening)}")
-            if not server.is_local(listening):
-                hosts = ", ".join(config.allowed_hosts)
-                typer.echo(f"accepted hosts: {hosts} (--allowed-host adds one)", err=True)
-                if token is None:
-                    typer.secho(NO_TOKEN, fg="yellow", err=True)
-            server.run(app, listening, config)
+    config = ServerConfig(
+        token=token,
+        allowed_hosts=server.hosts_for(host, allowed_host or []),
+        max_bytes=math.floor(max_megabytes * 2**20),
+        max_pixels=max_pixels,
+        max_images=max_images,
+        max_requests=max_requests,
+        max_connections=max_connections,
+        timeout=timeout,
+        window=window,
+        density_reference=density_reference,
+    )
+    app = create_app(Classifier.load(model), config)
+    with server.listen(host, port) as listening:
+        typer.echo(f"serving {model} at {server.url(listening)}")
+        if not server.is_local(listening):
+            hosts = ", ".join(config.allowed_hosts)
+            typer.echo(f"accepted hosts: {hosts} (--allowed-host adds one)", err=True)
+            if token is None:
+                typer.secho(NO_TOKEN, fg="yellow", err=True)
+        server.run(app, listening, config)

@@ -4,12 +4,22 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from daedl import methods
 from daedl.methods import METHODS, Method
 from daedl.names import look_up
 
+MethodSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Setting of the method, such as covariance=tied; may be repeated.",
+    ),
+]
 # Case-insensitive, so that both the spelling of Python and that of JSON are valid.
 WORDS: Mapping[str, bool | None] = MappingProxyType(
     {"true": True, "false": False, "none": None, "null": None}

@@ -1,8 +1,7 @@
 """`daedl train`: train a classifier on images."""
 
-import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,37 +15,25 @@ from daedl import methods, networks
 from daedl.backbones import Pretrained
 from daedl.classifier import Classifier
 from daedl.cli import backbone as backbone_options
-from daedl.cli.common import (
-    Device,
-    Precision,
-    Threads,
-    fabric_device,
-    report_errors,
-    report_warnings,
-    select_device,
-    using_threads,
-)
+from daedl.cli.common import Device, Precision, fabric_device, report_warnings, select_device
 from daedl.cli.config import config_path, dump
 from daedl.cli.images import SkipBroken
 from daedl.cli.memory import keep_freed_memory
-from daedl.cli.outcome import summary, training_record
+from daedl.cli.outcome import description, summary, training_record
 from daedl.cli.results import require_output_file
-from daedl.cli.settings import build
+from daedl.cli.settings import MethodSettings, build
+from daedl.cli.training_images import read_training_images, split
 from daedl.data import Batches, ImageSet, Preprocess, augmentation
-from daedl.data.read import FOLDER_SIZE, read
+from daedl.data.read import FOLDER_SIZE
 from daedl.density import DensityWarning
 from daedl.methods import Method
 from daedl.names import look_up
-from daedl.storage import expand_user, write_atomically
+from daedl.selective.target import require_rate
+from daedl.storage import write_atomically
 from daedl.training import ChanceWarning, Recipe, estimated_seconds, fit, image_recipe
 
 NETWORKS: Mapping[str, str] = MappingProxyType(
-    {
-        "auto": "",
-        "convnet": "ConvNet",
-        "vgg16": "VGG16",
-        "resnet18": "ResNet18",
-    }
+    {"auto": "", "convnet": "ConvNet", "vgg16": "VGG16", "resnet18": "ResNet18"}
 )
 MAX_SEED = 2**32  # larger seeds are not valid for all generators
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
@@ -71,14 +58,7 @@ def train(
             autocompletion=lambda: list(methods.METHODS),
         ),
     ] = "daedl",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Setting of the method, such as leave_one_out=true; may be repeated.",
-        ),
-    ] = None,
+    settings: MethodSettings = None,
     network: Annotated[
         str,
         typer.Option(
@@ -146,7 +126,6 @@ def train(
     skip_broken: SkipBroken = False,
     device: Device = "auto",
     precision: Precision = "32-true",
-    threads: Threads = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume after the last completed epoch.")
     ] = False,
@@ -164,74 +143,85 @@ def train(
     MODEL.toml, and can be repeated with --config.
     """
     keep_freed_memory()
-    with report_errors(OSError, ValueError, ImportError), using_threads(threads):
-        chosen = build(method, settings or [])
-        name = look_up(NETWORKS, network.lower(), "network")
-        augmentations = [each.strip() for each in (augment or "").split(",") if each.strip()]
-        transform = augmentation(augmentations)
-        _validate_options(validation, seed)
-        checkpoint = _checkpoint_path(out, resume, force)
-        configuration = config_path(out, force)
-        pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
-        images = _read_images(data, size, grey, pretrained, skip_broken)
-        training, held_out = _split(images, validation, seed)
-        given_options = {
-            "max_epochs": epochs,
-            "batch_size": batch_size,
-            "learning_rate": learning_rate,
-        }
-        recipe = _recipe(name, training, pretrained, given_options)
-        if augment is not None:
-            recipe = replace(recipe, augment=transform)
-        model = _build_model(recipe, chosen, images, seed, pretrained).to(select_device(device))
-        typer.echo(_description(training, held_out, model))
-        if pretrained is None and (advice := backbone_options.recommendation(images)):
-            typer.echo(advice)
-        if not resume:
-            checkpoint.unlink(missing_ok=True)
-        options: dict[str, Any] = {
-            **recipe.options(),
-            **({} if patience is None else {"patience": patience}),
-            "class_weights": class_weights,
-            "seed": seed,
-            **fabric_device(device),
-            "precision": precision,
-            "resume_key": {
-                "data": images.digest(),
-                "augmentation": str(recipe.augment),
-                "validation": validation,
-                "batch size": recipe.batch_size,
-                "precision": precision,
-            },
-        }
-        with _report_interruption():
-            if pretrained is not None:
-                history = backbone_options.Training(
-                    finetune, cache, augmentations, recipe.batch_size, checkpoint, resume
-                ).run(model, training, held_out, **options)
-            else:
-                batches = training.batches(
-                    recipe.batch_size,
-                    shuffle=True,
-                    seed=seed,
-                    augment=recipe.augment,
-                    # A small last batch would have noisy statistics of BatchNorm.
-                    drop_last=recipe.one_cycle and len(training) >= recipe.batch_size,
-                )
-                typer.echo(_estimate(model, batches, recipe.max_epochs))
-                history = fit(
-                    model,
-                    batches,
-                    held_out,
-                    fit_data=training,
-                    checkpoint=checkpoint,
-                    resume=resume,
-                    **options,
-                )
-        model.trained_on = training_record(training, held_out, history, options)
-        model.save(out)
-        write_atomically(configuration, dump(ctx))
+    chosen = build(method, settings or [])
+    name = look_up(NETWORKS, network.lower(), "network")
+    augmentations = [each.strip() for each in (augment or "").split(",") if each.strip()]
+    transform = augmentation(augmentations)
+    require_rate(validation, "--validation")
+    if seed >= MAX_SEED:
+        raise ValueError(f"--seed is {seed}; expected a number below {MAX_SEED}, such as 0")
+    checkpoint = _checkpoint_path(out, resume, force)
+    configuration = config_path(out, force)
+    pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
+    images = read_training_images(data, size, grey, pretrained, skip_broken)
+    training, held_out = split(images, validation, seed)
+    recipe = _recipe(
+        "Backbone" if pretrained else name,
+        training,
+        max_epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+    )
+    if augment is not None:
+        recipe = replace(recipe, augment=transform)
+    model = _build_model(recipe, chosen, images, seed, pretrained).to(select_device(device))
+    typer.echo(description(training, held_out, model))
+    if pretrained is None and (advice := backbone_options.recommendation(images)):
+        typer.echo(advice)
+    if not resume:
         checkpoint.unlink(missing_ok=True)
+    options: dict[str, Any] = {
+        **recipe.options(),
+        **({} if patience is None else {"patience": patience}),
+        "class_weights": class_weights,
+        "seed": seed,
+        **fabric_device(device),
+        "precision": precision,
+        "resume_key": {
+            "data": images.digest(),
+            "augmentation": str(recipe.augment),
+            "validation": validation,
+            "batch size": recipe.batch_size,
+            "precision": precision,
+        },
+    }
+    with _report_interruption():
+        if pretrained is not None:
+            history = backbone_options.fit_head(
+                model,
+                training,
+                held_out,
+                cache=cache,
+                finetune=finetune,
+                augment=augmentations,
+                batch_size=recipe.batch_size,
+                checkpoint=checkpoint,
+                resume=resume,
+                **options,
+            )
+        else:
+            batches = training.batches(
+                recipe.batch_size,
+                shuffle=True,
+                seed=seed,
+                augment=recipe.augment,
+                # A small last batch would have noisy statistics of BatchNorm.
+                drop_last=recipe.one_cycle and len(training) >= recipe.batch_size,
+            )
+            typer.echo(_estimate(model, batches, recipe.max_epochs))
+            history = fit(
+                model,
+                batches,
+                held_out,
+                fit_data=training,
+                checkpoint=checkpoint,
+                resume=resume,
+                **options,
+            )
+    model.trained_on = training_record(training, held_out, history, options)
+    model.save(out)
+    write_atomically(configuration, dump(ctx))
+    checkpoint.unlink(missing_ok=True)
     typer.echo(summary(history, data, out, configuration))
 
 
@@ -247,23 +237,9 @@ def _report_interruption() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _validate_options(validation: float, seed: int) -> None:
-    if not 0 < validation < 1:
-        raise ValueError(
-            f"--validation is {validation:g}; expected a fraction between 0 and 1, such as 0.2"
-        )
-    if seed >= MAX_SEED:
-        raise ValueError(f"--seed is {seed}; expected a number below {MAX_SEED}, such as 0")
-
-
 def _checkpoint_path(out: Path, resume: bool, force: bool) -> Path:
     """Returns the path of the checkpoint; raises if `out` or the checkpoint must not be overwritten."""
-    require_output_file(out)
-    if out.exists() and not force:
-        raise FileExistsError(
-            f"{out} already exists; expected a new file: choose another with --out, or pass --force to "
-            "overwrite it"
-        )
+    require_output_file(out, force=force)
     checkpoint = out.with_name(f"{out.name}.ckpt")
     if checkpoint.exists() and not (resume or force):
         raise FileExistsError(
@@ -273,83 +249,10 @@ def _checkpoint_path(out: Path, resume: bool, force: bool) -> Path:
     return checkpoint
 
 
-def _read_images(
-    data: str,
-    size: int | None,
-    grey: bool | None,
-    pretrained: Pretrained | None,
-    skip_broken: bool,
-) -> ImageSet:
-    options: dict[str, Any] = {
-        "channels": None if grey is None else 1 if grey else 3,
-        "size": size,
-    }
-    if pretrained is not None:
-        expected = pretrained.preprocess
-        options = {
-            "channels": expected.channels,
-            "size": expected.size,
-            "resize": expected.resize,
-        }
-    with report_warnings():
-        images = read(expand_user(data), skip_broken=skip_broken, **options)
-    if images.num_classes < 2:
-        raise ValueError(
-            f"{data} has one class; expected at least two: add a subfolder, or a label, per class"
-        )
-    present = torch.unique(images.labels)
-    if images.class_names is None and len(present) != images.num_classes:
-        shown = ", ".join(map(str, present[:5].tolist())) + (", ..." if len(present) > 5 else "")
-        raise ValueError(
-            f"labels of {data} are {shown}; expected 0 to {len(present) - 1} for its {len(present)} "
-            "classes: renumber them with numpy.unique(labels, return_inverse=True)[1]"
-        )
-    if pretrained is None and grey is None and images.is_grey():
-        return images.converted(1, images.shape[1])
-    return images
-
-
-def _split(images: ImageSet, validation: float, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Returns training images, of every class, and held-out images."""
-    held_out, training = images.random_split(max(1, round(validation * len(images))), seed)
-    counts = torch.bincount(training.labels, minlength=images.num_classes)
-    if missing := [name for name, count in zip(_names(images), counts, strict=True) if count == 0]:
-        raise ValueError(
-            f"no training images of {_shorten(missing)} remain after holding out {len(held_out)} of "
-            f"{len(images)} images; expected some of every class: add images, or hold out fewer with "
-            "--validation"
-        )
-    if single := [name for name, count in zip(_names(images), counts, strict=True) if count == 1]:
-        typer.secho(
-            f"Warning: only one training image of {_shorten(single)}; expected several per class, because "
-            "one does not show how the class varies: add images",
-            fg="yellow",
-            err=True,
-        )
-    return training, held_out
-
-
-def _names(images: ImageSet) -> Sequence[str]:
-    """Returns the names of the classes, or their numbers."""
-    return images.class_names or [str(number) for number in range(images.num_classes)]
-
-
-def _shorten(names: Sequence[str]) -> str:
-    return textwrap.shorten(", ".join(names), 100, placeholder=" ...")
-
-
-def _recipe(
-    name: str,
-    training: ImageSet,
-    pretrained: Pretrained | None,
-    given: Mapping[str, Any],
-) -> Recipe:
-    """Returns the recipe for the images, or the paper's for a named network; options `given` prevail."""
+def _recipe(network: str, training: ImageSet, **given: Any) -> Recipe:
+    """Returns the recipe for the images, or the paper's for a named network, with the options `given`."""
     channels, size, _ = training.shape
-    if name or pretrained is not None:
-        recipe = Recipe(name or "Backbone")
-    else:
-        recipe = image_recipe(channels, size, len(training))
+    recipe = Recipe(network) if network else image_recipe(channels, size, len(training))
     return replace(recipe, **{key: value for key, value in given.items() if value is not None})
 
 
@@ -363,7 +266,7 @@ def _build_model(
     recipe: Recipe, method: Method, images: ImageSet, seed: int, pretrained: Pretrained | None
 ) -> Classifier:
     channels, size, _ = images.shape
-    names = _names(images)
+    names = images.names
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if pretrained is not None:
@@ -381,13 +284,3 @@ def _build_model(
         # A channel may be constant.
         std = tuple(max(each, 1 / 255) for each in std)
         return Classifier(network, method, names, Preprocess(channels, size, mean=mean, std=std))
-
-
-def _description(training: ImageSet, held_out: ImageSet, model: Classifier) -> str:
-    channels, size, _ = training.shape
-    names = _shorten(model.class_names or [])
-    return (
-        f"{len(training)} training images, {len(held_out)} held out, {size}x{size} pixels, "
-        f"{'grey' if channels == 1 else 'colour'}; {training.num_classes} classes: {names}\n"
-        f"{model.method.name}, {type(model.network.plain).__name__}"
-    )

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 from daedl.checks import require_targets
 from daedl.data.batches import Augmentation, Batches
 from daedl.data.files import Files, LabelledFiles
+from daedl.names import names_or_numbers
 
 CHUNK = 4096  # images converted at a time, to bound the memory for floats (chosen)
 # ITU-R 601, as in Pillow's conversion to grey.
@@ -65,6 +66,11 @@ class ImageSet:
     def num_classes(self) -> int:
         """The number of class names; without names, one more than the largest label."""
         return len(self.class_names) if self.class_names else int(self.labels.max()) + 1
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the classes, or their numbers."""
+        return names_or_numbers(self.class_names, self.num_classes)
 
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
         """Returns the images at `indices` (M,), in that order."""

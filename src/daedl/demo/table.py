@@ -16,13 +16,13 @@ CLEAR = 2.0  # standard deviations that a clear lead exceeds (chosen)
 
 
 class Question(NamedTuple):
-    """What a line of the table compares.
+    """The comparison in a line of the table.
 
     Attributes:
         text: the question, as in "DAEDL leads in ...".
         name: the metric and its direction.
         data, task, metric: the figure.
-        scores: of these the first that a method has.
+        scores: the first one that a method provides is compared.
     """
 
     text: str

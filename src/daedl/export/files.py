@@ -15,6 +15,7 @@ from torch import Tensor
 from daedl.classifier import Classifier
 from daedl.export import onnx_file
 from daedl.export.graph import BATCH, INPUT, quiet_tracing, random_images, to_torch_export
+from daedl.names import names_or_numbers
 from daedl.storage import expand_user, write_atomically
 
 TOLERANCE = 1e-4  # of outputs against PyTorch, see `max_difference` (chosen)
@@ -70,7 +71,7 @@ def to_onnx(
         tolerance: largest difference to PyTorch; see `max_difference`.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):  # fails before the slow steps
-        onnx_file.import_optional(package)
+        onnx_file.import_package(package)
     program = to_torch_export(model)
     onnx_file.require_size_limit(program)
     names, text = list(_example(model)), json.dumps(description(model), sort_keys=True)
@@ -105,12 +106,11 @@ def description(model: Classifier) -> dict[str, Any]:
     Classes without names are named by their number.
     """
     network = model.network
-    numbers = [str(number) for number in range(network.num_classes)]
     return {
         "version": version("daedl"),
         "network": type(network.plain).__name__,
         "method": {"name": model.method.name, "arguments": model.method.arguments()},
-        "class_names": model.class_names or numbers,
+        "class_names": names_or_numbers(model.class_names, network.num_classes),
         "thresholds": None if model.thresholds is None else model.thresholds.settings(),
         "input": {
             "name": INPUT,

@@ -1,13 +1,13 @@
 """Converts traced graphs to ONNX files and runs them in onnxruntime; requires `daedl[export]`."""
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from daedl.checks import import_optional
 from daedl.export.graph import BATCH, INPUT, quiet_tracing, shorten
 
 # The native opset of torch's exporter, supported since onnxruntime 1.14.
@@ -16,15 +16,9 @@ OPSET = 18
 LARGEST = int(0.99 * 2**31)
 
 
-def import_optional(name: str) -> Any:
+def import_package(name: str) -> Any:
     """Imports a package that only exports require."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"{name} can't be imported ({error}); expected it for ONNX export: "
-            "pip install 'daedl[export]'"
-        ) from error
+    return import_optional(name, "ONNX export", "'daedl[export]'")
 
 
 def require_size_limit(program: ExportedProgram) -> None:
@@ -40,13 +34,13 @@ def require_size_limit(program: ExportedProgram) -> None:
 
 def _logaddexp(a: Any, b: Any) -> Any:
     """Computes max(a, b) + softplus(−|a − b|)."""
-    op = import_optional("onnxscript").opset18
+    op = import_package("onnxscript").opset18
     return op.Add(op.Max(a, b), op.Softplus(op.Neg(op.Abs(op.Sub(a, b)))))
 
 
 def _logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     """Computes max x + ln Σ exp(x − max x); the maximum is not subtracted if it is infinite."""
-    op = import_optional("onnxscript").opset18
+    op = import_package("onnxscript").opset18
     largest = op.ReduceMax(x, dim, keepdims=1)
     shift = op.Where(op.IsInf(largest), op.CastLike(0.0, x), largest)
     total = op.Log(op.ReduceSum(op.Exp(op.Sub(x, shift)), dim, keepdims=int(keepdim)))
@@ -63,7 +57,7 @@ STABLE: dict[Callable[..., Any], Callable[..., Any]] = {
 
 def to_bytes(program: ExportedProgram, names: list[str], description: str) -> bytes:
     """Returns `program` as an ONNX file with operators of the default domain and without local paths."""
-    onnx = import_optional("onnx")
+    onnx = import_package("onnx")
     try:
         with quiet_tracing():
             exported = torch.onnx.export(
@@ -96,7 +90,7 @@ def to_bytes(program: ExportedProgram, names: list[str], description: str) -> by
 
 def run(data: bytes, names: list[str], images: Tensor) -> dict[str, Tensor]:
     """Runs an ONNX file in onnxruntime on images (B, *input_shape)."""
-    runtime = import_optional("onnxruntime")
+    runtime = import_package("onnxruntime")
     session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
     outputs = session.run(names, {INPUT: images.numpy()})
     return dict(zip(names, map(torch.from_numpy, outputs), strict=True))

@@ -20,7 +20,7 @@ from daedl.networks.mlp import dense_blocks
 class Backbone(Network):
     """Blocks of a backbone of `daedl.backbones`, then dense1, dense2, ..., logits.
 
-    Built with random weights; `load_pretrained` sets the published ones, a model file those of the model.
+    Built with random weights; `load_pretrained` sets the published ones.
     Frozen blocks have no gradients and stay in eval mode. BatchNorm stays in eval mode in every block of
     the backbone: statistics of a small dataset would replace those of the published training.
 
@@ -57,7 +57,7 @@ class Backbone(Network):
         shape = (3, image_size, image_size)
         blocks = {**body.blocks, **dense_blocks(_width(body.blocks, shape), hidden, num_classes)}
         depths = (*body.depths, self.backbone_names[-1])
-        super().__init__(blocks, features, shape, num_classes, locals(), pooling, depths)
+        super().__init__(blocks, shape, depths, locals())
         self.freeze(trained_from)
 
     def backbone_blocks(self) -> Iterator[tuple[str, nn.Module]]:

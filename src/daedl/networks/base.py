@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from daedl.networks.depths import Features, Pooling, chosen, constructor_arguments, pool
+from daedl.networks.depths import Pooling, chosen, constructor_arguments, pool
 from daedl.outputs import Outputs, evaluating
 
 Scope = Literal["all", "features"]
@@ -48,28 +48,26 @@ class Network(nn.Module):
     def __init__(
         self,
         blocks: Mapping[str, nn.Module],
-        features: Features,
         input_shape: tuple[int, ...],
-        num_classes: int,
+        depths: Sequence[str],
         arguments: Mapping[str, Any],
-        pooling: Pooling | None = None,
-        depths: Sequence[str] = (),
     ) -> None:
         """Build from blocks.
 
         Arguments:
-            features, pooling: arguments of the subclass; see `daedl.networks.depths.chosen`.
-            arguments: `locals()` of the subclass's constructor.
             depths: blocks that `features=None` selects; `features="last"` selects the last of them.
+            arguments: `locals()` of the subclass's constructor: `num_classes`, `features`, if it has it
+                `pooling` (see `daedl.networks.depths`), and its own.
         """
         super().__init__()
         names = list(blocks)
+        features, pooling = arguments["features"], arguments.get("pooling")
         self.depths, self.pooling = chosen(features, pooling, depths, names[:-1])
         cut = names.index(self.depths[-1]) + 1
         self.extractor = nn.Sequential(OrderedDict((name, blocks[name]) for name in names[:cut]))
         self.classifier = nn.Sequential(OrderedDict((name, blocks[name]) for name in names[cut:]))
         self.input_shape = input_shape
-        self.num_classes = num_classes
+        self.num_classes = arguments["num_classes"]
         selected = self.depths[0] if len(self.depths) == 1 else list(self.depths)
         every = constructor_arguments(type(self), arguments)
         every |= {"features": selected, "pooling": self.pooling}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from daedl.checks import require_sizes
+from daedl.checks import require_sizes, require_whole
 from daedl.networks.base import Network
 from daedl.networks.depths import Features, Pooling
 from daedl.networks.mlp import dense_blocks
@@ -36,17 +36,8 @@ class ConvNet(Network):
         features: Features = None,
         pooling: Pooling | None = None,
     ) -> None:
-        require_sizes(
-            hidden,
-            in_channels=in_channels,
-            num_classes=num_classes,
-            image_size=image_size,
-            channels=channels,
-        )
-        if image_size < 8:
-            raise ValueError(
-                f"image_size is {image_size}; expected at least 8 for three 2x2 poolings: resize the images"
-            )
+        require_sizes(hidden, in_channels=in_channels, num_classes=num_classes, channels=channels)
+        require_whole("image_size", image_size, 8, "larger images, for three 2x2 poolings")
         blocks: dict[str, nn.Module] = {
             f"conv{i}": nn.Sequential(
                 nn.Conv2d(in_channels if i == 1 else channels, channels, 5, padding=2),
@@ -58,12 +49,4 @@ class ConvNet(Network):
         }
         blocks["flatten"] = nn.Flatten()
         blocks |= dense_blocks(channels * (image_size // 8) ** 2, hidden, num_classes)
-        super().__init__(
-            blocks,
-            features,
-            (in_channels, image_size, image_size),
-            num_classes,
-            locals(),
-            pooling,
-            ("flatten",),
-        )
+        super().__init__(blocks, (in_channels, image_size, image_size), ["flatten"], locals())

@@ -39,7 +39,8 @@ def chosen(
     """Names of the blocks, in the order of `blocks`, and the pooling.
 
     Arguments:
-        features, pooling: of the user; pooling None is "flatten", except for the default of several blocks.
+        features: selected block or blocks.
+        pooling: None is "mean-std" for a default of several blocks, otherwise "flatten".
         depths: the network's default, which ends with the block that `LAST` selects.
         blocks: names of all blocks that may be selected.
     """

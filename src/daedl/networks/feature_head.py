@@ -46,7 +46,7 @@ class FeatureHead(Network):
         if parts:
             blocks["select"] = LastColumns(parts[-1])
         blocks |= dense_blocks(parts[-1] if parts else in_features, hidden, num_classes)
-        super().__init__(blocks, features, (in_features,), num_classes, locals(), depths=["input"])
+        super().__init__(blocks, (in_features,), ["input"], locals())
         if parts and self.depths == ("input",):
             self.parts = tuple(parts)
 

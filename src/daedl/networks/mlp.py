@@ -32,14 +32,8 @@ class MLP(Network):
                 "hidden is empty; expected at least one hidden layer: use hidden=(64, 64)"
             )
         require_sizes(hidden, in_features=in_features, num_classes=num_classes)
-        super().__init__(
-            dense_blocks(in_features, hidden, num_classes),
-            features,
-            (in_features,),
-            num_classes,
-            locals(),
-            depths=[f"dense{len(hidden)}"],
-        )
+        blocks = dense_blocks(in_features, hidden, num_classes)
+        super().__init__(blocks, (in_features,), [f"dense{len(hidden)}"], locals())
 
 
 def dense_blocks(in_features: int, hidden: Sequence[int], num_classes: int) -> dict[str, nn.Module]:

@@ -77,12 +77,4 @@ class ResNet18(Network):
             before = after
         blocks["pool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         blocks["logits"] = nn.Linear(before, num_classes)
-        super().__init__(
-            blocks,
-            features,
-            (in_channels, image_size, image_size),
-            num_classes,
-            locals(),
-            pooling,
-            ("pool",),
-        )
+        super().__init__(blocks, (in_channels, image_size, image_size), ["pool"], locals())

@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from daedl.checks import require_sizes
+from daedl.checks import require_sizes, require_whole
 from daedl.networks.base import Network
 from daedl.networks.depths import Features, Pooling
 
@@ -36,11 +36,8 @@ class VGG16(Network):
         features: Features = None,
         pooling: Pooling | None = None,
     ) -> None:
-        require_sizes(in_channels=in_channels, num_classes=num_classes, image_size=image_size)
-        if image_size < 32:
-            raise ValueError(
-                f"image_size is {image_size}; expected at least 32 for five 2x2 poolings: resize the images"
-            )
+        require_sizes(in_channels=in_channels, num_classes=num_classes)
+        require_whole("image_size", image_size, 32, "larger images, for five 2x2 poolings")
         blocks: dict[str, nn.Module] = {}
         before = in_channels
         for number, widths in enumerate(GROUPS, start=1):
@@ -56,15 +53,7 @@ class VGG16(Network):
                 nn.Dropout(dropout), nn.Linear(width, 512), nn.ReLU()
             )
         blocks["logits"] = nn.Linear(512, num_classes)
-        super().__init__(
-            blocks,
-            features,
-            (in_channels, image_size, image_size),
-            num_classes,
-            locals(),
-            pooling,
-            ("flatten",),
-        )
+        super().__init__(blocks, (in_channels, image_size, image_size), ["flatten"], locals())
 
 
 def _convolution(before: int, after: int) -> nn.Conv2d:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from daedl.checks import require_finite, require_sizes
+from daedl.checks import require_finite, require_sizes, require_whole
 from daedl.networks.base import Network
 from daedl.networks.depths import Features, Pooling
 
@@ -45,15 +45,9 @@ class WhitenNet(Network):
         features: Features = None,
         pooling: Pooling | None = None,
     ) -> None:
-        require_sizes(
-            hidden, in_channels=in_channels, num_classes=num_classes, image_size=image_size
-        )
-        smallest = PATCH - 1 + 2 ** len(hidden)
-        if image_size < smallest:
-            raise ValueError(
-                f"image_size is {image_size}; a 2x2 convolution and {len(hidden)} 2x2 poolings need at "
-                f"least {smallest}: enlarge the images, or pass fewer widths as hidden"
-            )
+        require_sizes(hidden, in_channels=in_channels, num_classes=num_classes)
+        remedy = f"larger images, or fewer than {len(hidden)} widths of hidden, each with a pooling"
+        require_whole("image_size", image_size, PATCH - 1 + 2 ** len(hidden), remedy)
         directions = in_channels * PATCH**2
         # Both signs of each direction, so that the ReLU loses neither.
         whitening = nn.Conv2d(in_channels, 2 * directions, PATCH, bias=False)
@@ -79,17 +73,10 @@ class WhitenNet(Network):
         # 79.6% (one seed, benchmarks/results/cifar10_cpu_choice.jsonl).
         blocks["pool"] = nn.Sequential(nn.AvgPool2d(size), nn.Flatten())
         blocks["logits"] = nn.Linear(before, num_classes)
-        super().__init__(
-            blocks,
-            features,
-            (in_channels, image_size, image_size),
-            num_classes,
-            locals(),
-            pooling,
-            # Early blocks see what an image looks like, which the last one has unlearned
-            # (docs/when_density_fails.md).
-            (*(f"block{number}" for number in range(1, len(hidden))), "pool"),
-        )
+        # Early blocks see what an image looks like, which the last one has unlearned
+        # (docs/when_density_fails.md).
+        depths = [*(f"block{number}" for number in range(1, len(hidden))), "pool"]
+        super().__init__(blocks, (in_channels, image_size, image_size), depths, locals())
 
     def initialize_from(self, inputs: Tensor) -> None:
         """Compute the whitening filters, unless they differ from the initial ones."""

@@ -91,7 +91,7 @@ def render(name: str, model: Classifier, known: Evaluated, *unknown: Evaluated) 
         known: images of known classes with labels.
         unknown: OOD datasets.
     """
-    names = known.images.class_names or [str(each) for each in range(known.images.num_classes)]
+    names = known.images.names
     pairs = Counter(
         zip(known.images.labels.tolist(), known.prediction.labels.tolist(), strict=True)
     )

@@ -52,7 +52,7 @@ class Target(ABC):
     def limits(self, scores: Mapping[str, Tensor], wrong: Tensor, seed: int) -> dict[str, float]:
         """The largest accepted value of each score, all (n,) in float64, given the errors (n,).
 
-        `seed` is of any random split.
+        `seed` determines random splits.
         """
 
     def limits_density(self, samples: int) -> bool:

@@ -1,11 +1,11 @@
 """Configuration of the server: authentication, allowed hosts and limits."""
 
-import math
 import re
 from dataclasses import dataclass, field
 
+from daedl.checks import Count, Positive, require_settings
+
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-LIMITS = ("max_bytes", "max_pixels", "max_images", "max_requests", "max_connections", "window")
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,17 @@ class ServerConfig:
 
     token: str | None = field(default=None, repr=False)
     allowed_hosts: tuple[str, ...] = LOCAL_HOSTS
-    max_bytes: int = 8 * 2**20
-    max_pixels: int = 25_000_000
-    max_images: int = 64
-    max_requests: int = 64
-    max_connections: int = 128
-    timeout: float = 30.0
-    window: int = 1000
+    max_bytes: Count = 8 * 2**20
+    max_pixels: Count = 25_000_000
+    max_images: Count = 64
+    max_requests: Count = 64
+    max_connections: Count = 128
+    timeout: Positive = 30.0
+    window: Count = 1000
     density_reference: float | None = None
 
     def __post_init__(self) -> None:
+        require_settings(self)
         # Printable ASCII is what both a header and a browser transmit unchanged.
         if self.token is not None and not re.fullmatch("[!-~]+", self.token):
             raise ValueError(
@@ -52,12 +53,3 @@ class ServerConfig:
                     f"the allowed host is {host!r}; expected a name or address without a port, such as "
                     "example.org, *.example.org, 192.0.2.1 or [::1], or * for all"
                 )
-        for name in LIMITS:
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}; expected at least 1: raise or omit it"
-                )
-        if not (self.timeout > 0 and math.isfinite(self.timeout)):
-            raise ValueError(
-                f"timeout is {self.timeout}; expected a finite number of seconds above 0: raise or omit it"
-            )

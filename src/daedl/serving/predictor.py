@@ -13,6 +13,7 @@ from torch import Tensor
 from daedl.classifier import Classifier
 from daedl.data.pictures import MEDIA_TYPES
 from daedl.density import DensityScorer
+from daedl.names import names_or_numbers
 from daedl.serving.decoding import InputSpec
 from daedl.spectral import remove_spectral_norm
 
@@ -34,8 +35,7 @@ class Predictor:
         self.model = copy.deepcopy(model).eval()
         remove_spectral_norm(self.model.network)
         self.spec = InputSpec.of(model)
-        indices = [str(index) for index in range(model.network.num_classes)]
-        self.class_names = model.class_names or indices
+        self.class_names = names_or_numbers(model.class_names, model.network.num_classes)
         first = self.model.predict(torch.zeros(1, *self.spec.shape, dtype=self.spec.dtype))
         self.has_alpha0 = first.log_alpha is not None
         self.has_density = first.density_score is not None

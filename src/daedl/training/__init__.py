@@ -5,7 +5,7 @@ from daedl.training.chance import ChanceWarning
 from daedl.training.feature_cache import CacheWarning
 from daedl.training.fit import fit
 from daedl.training.frozen import fit_frozen
-from daedl.training.loop import Epoch, History
+from daedl.training.history import Epoch, History
 from daedl.training.optimizers import OneCycle, sgd
 from daedl.training.recipe import Recipe, estimated_seconds, image_recipe
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from daedl.classifier import Classifier
-    from daedl.training.loop import History
+    from daedl.training.history import History
 
 
 class Callback:

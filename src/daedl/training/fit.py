@@ -19,7 +19,6 @@ from daedl.checks import (
     require_batch,
     require_targets,
     require_weights,
-    require_whole,
 )
 from daedl.classifier import Classifier
 from daedl.data.batches import Batch
@@ -27,11 +26,13 @@ from daedl.data.loaders import Data, in_order, require_repeatable, shuffled_shar
 from daedl.density import DensityScorer, DensityWarning
 from daedl.distributed import sum_across
 from daedl.networks import Network, lay_out
-from daedl.storage import expand_user, require_folder
+from daedl.storage import expand_user
 from daedl.training.callbacks import require_callbacks
 from daedl.training.chance import ChanceWarning, chance_advice
-from daedl.training.loop import History, Plan, train_all
+from daedl.training.history import History
+from daedl.training.loop import train_all
 from daedl.training.optimizers import OneCycle
+from daedl.training.plan import Plan
 from daedl.training.randomness import preserved_random_state, seed_epoch
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def fit(
         raise ValueError(f"schedule is {schedule!r}; expected {' or '.join(get_args(Schedule))}")
     if class_weights is not None:
         plan = replace(plan, class_weights=_class_weights(class_weights, model, train))
-    _validate_plan(plan, train)
+    plan.validate(train)
     if val is None and model.method.needs_fit and model.method.fit_split == "validation":
         raise ValueError(
             f"method {model.method.name!r} is fitted to validation data, but val is None; expected "
@@ -188,30 +189,6 @@ def _build_scheduler(
     if isinstance(schedule, OneCycle):
         return schedule.build(optimizer, max_epochs * batches)
     return OneCycleLR(optimizer, learning_rate, total_steps=max_epochs * batches)
-
-
-def _validate_plan(plan: Plan, train: Iterable[Batch]) -> None:
-    """Raises for settings that would otherwise fail during or after training."""
-    require_whole("max_epochs", plan.max_epochs, 1, "50 as published")
-    require_whole("patience", plan.patience, 1, "10")
-    require_whole("seed", plan.seed, 0, "0")
-    if plan.gradient_clip is not None:
-        require_above_zero("gradient_clip", plan.gradient_clip, "1.0, or None for no limit")
-    if plan.checkpoint is None:
-        if plan.resume:
-            raise ValueError("resume=True without a checkpoint; expected checkpoint='run.ckpt' too")
-        return
-    if plan.checkpoint.exists() and not plan.resume:
-        raise FileExistsError(
-            f"checkpoint {plan.checkpoint} already exists; expected a new file: pass resume=True to "
-            "continue from it, or delete it to start again"
-        )
-    require_folder(plan.checkpoint.parent, "choose another one for the checkpoint", create=False)
-    if getattr(train, "persistent_workers", False):
-        raise ValueError(
-            "the training loader has persistent_workers=True, whose random states a checkpoint can't "
-            "store; expected persistent_workers=False, so that a resumed run repeats them"
-        )
 
 
 def _launch(fabric: "Fabric", model: Classifier, task: Callable[["Fabric"], History]) -> History:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 from torch import Tensor
 
 from daedl.checks import require_batch, require_finite
@@ -19,7 +19,7 @@ from daedl.outputs import evaluating
 from daedl.storage import expand_user
 from daedl.training.feature_cache import FeatureCache, default_folder, digest_of
 from daedl.training.fit import fit
-from daedl.training.loop import History
+from daedl.training.history import History
 
 # Images per pass (measured on one core with EfficientNet-Lite0: 8 ms an image, 14 ms with 64).
 BATCH = 16
@@ -27,8 +27,8 @@ BATCH = 16
 INTERVAL = 10.0
 # Seconds from which the estimated time is printed (chosen).
 MENTIONED = 1.0
-# Batches before the time is estimated (chosen): the first one also allocates memory.
-FIRST = 2
+# Batches after which the time is estimated (chosen): the first one also allocates memory.
+FIRST = 3
 
 Cache = str | Path | Literal["default"] | None
 
@@ -61,15 +61,13 @@ def fit_frozen(
     folder = default_folder() if cache == "default" else cache
     store = FeatureCache(None if folder is None else expand_user(folder), model)
     plain = features_of(model, train, store, "training", progress=progress)
-    mirrored = (
-        [features_of(model, train, store, "mirrored", mirror=True, progress=progress)]
-        if flip
-        else []
-    )
+    joined = plain
+    if flip:
+        mirrored = features_of(model, train, store, "mirrored", mirror=True, progress=progress)
+        joined = tuple(torch.cat(parts) for parts in zip(plain, mirrored, strict=True))
     held_out = (
         None if val is None else features_of(model, val, store, "validation", progress=progress)
     )
-    joined = tuple(torch.cat(parts) for parts in zip(plain, *mirrored, strict=True))
     history = fit(head, joined, held_out, fit_data=plain, progress=progress, **options)
     model.network.load_state_dict(head.network.state_dict(), strict=False)
     model.reset()
@@ -146,31 +144,21 @@ def _head(model: Classifier) -> Classifier:
 
 
 def _reported(batches: Iterable[Any], name: str, wanted: bool) -> Iterator[Any]:
-    """Yields `batches`; prints the estimated time after the first ones, then shows progress."""
-    total, console = count(batches), Console()
+    """Yields `batches`; shows a bar on a terminal, otherwise an estimate of the time, then intervals."""
+    total, console, title = count(batches), Console(), f"features of the {name} images"
     if not wanted or total is None:
         yield from batches
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    terminal = console.is_terminal
-    with Progress(*columns, console=console, disable=not terminal, transient=True) as bar:
-        task = bar.add_task(f"features of the {name} images", total=total)
-        started = last = time.perf_counter()
-        for done, batch in enumerate(batches):
-            yield batch
-            bar.advance(task)
-            now = time.perf_counter()
-            left = (now - started) / (done + 1) * (total - done - 1)
-            if done == FIRST and left > MENTIONED:
-                console.print(f"features of the {name} images: about {left:.0f} s", highlight=False)
-            elif not terminal and now - last > INTERVAL:
-                last = now
-                console.print(
-                    f"features of the {name} images: {done + 1} of {total} batches, {left:.0f} s left",
-                    highlight=False,
-                )
+    if console.is_terminal:
+        yield from track(batches, title, total, console=console, transient=True)
+        return
+    started = last = time.perf_counter()
+    for done, batch in enumerate(batches, start=1):
+        yield batch
+        now = time.perf_counter()
+        left = (now - started) / done * (total - done)
+        if done == FIRST and left > MENTIONED:
+            print(f"{title}: about {left:.0f} s", flush=True)
+        elif now - last > INTERVAL:
+            last = now
+            print(f"{title}: {done} of {total} batches, {left:.0f} s left", flush=True)

@@ -78,8 +78,7 @@ class TestEveryCommand:
         result = call(command, "--config", config)
         assert result.exit_code == 1
         assert "unknown option" in result.stderr
-        if command != "info":  # it has no --threads
-            assert "did you mean 'threads'" in result.stderr
+        assert "did you mean 'threads'" in result.stderr
 
     def test_arguments_and_lists(self, data, tmp_path):
         out = tmp_path / "m.daedl"

@@ -16,12 +16,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-import typer
 from app_client import running
 from typer.testing import CliRunner
 
 import daedl
-from daedl.cli.serve import serve
+from daedl.cli import app
 from daedl.networks import ConvNet
 from daedl.serving import ServerConfig, create_app
 from daedl.serving.server import LimitedProtocol, descriptor_error_handler
@@ -165,14 +164,12 @@ class TestConnections:
 
 # Optional packages are imported by the command, not with the command line.
 SCRIPT = """
-import resource, sys, typer
+import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-from daedl.cli.serve import serve
+import daedl.cli.serve
 assert not {"fastapi", "uvicorn", "prometheus_client"} & set(sys.modules)
-typer.run(serve)
+daedl.cli.app()
 """
-command = typer.Typer()
-command.command()(serve)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +183,18 @@ def model_file(model, tmp_path_factory) -> Path:
 def serving(path: Path, *options: str) -> Iterator[tuple]:
     """Run `daedl serve` with a token and 256 file descriptors, and return its process and URL."""
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(path), "--port", "0", "--threads", "1", *options],
+        [
+            sys.executable,
+            "-c",
+            SCRIPT,
+            "serve",
+            str(path),
+            "--port",
+            "0",
+            "--threads",
+            "1",
+            *options,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -213,7 +221,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def error(*arguments: object) -> str:
-    result = CliRunner().invoke(command, [str(each) for each in arguments])
+    result = CliRunner().invoke(app, ["serve", *map(str, arguments)])
     assert result.exit_code == 1, result.output
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1

@@ -122,7 +122,7 @@ def test_timm_model_with_its_preprocessing(timm, tmp_path):
 
 
 def test_timm_names_and_sizes_are_checked(timm):
-    with pytest.raises(ValueError, match="did you mean tiny_net"):
+    with pytest.raises(ValueError, match="did you mean 'tiny_net'"):
         backbones.pretrained("timm:tiny_nett")
     with pytest.raises(ValueError, match="only 24"):
         backbones.pretrained("timm:tiny_net", 32)
@@ -140,7 +140,7 @@ def test_transformers_model_with_its_preprocessing(transformers, tmp_path):
 
 def test_unknown_transformers_folder_suggests_a_similar_one(transformers, tmp_path):
     (tmp_path / "missing-vit").mkdir()
-    with pytest.raises(ValueError, match=r"did you mean .*missing-vit\?"):
+    with pytest.raises(ValueError, match="did you mean 'missing-vit'"):
         backbones.pretrained(f"hf:{tmp_path / 'missing-vitt'}")
 
 

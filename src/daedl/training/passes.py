@@ -1,0 +1,155 @@
+"""Passes over the training and the validation data."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR
+
+from daedl.checks import require_batch, require_finite, require_targets, require_weights
+from daedl.classifier import Classifier
+from daedl.data.batches import Batch
+from daedl.distributed import sum_across
+from daedl.methods import Method
+from daedl.outputs import collect
+from daedl.training.chance import chance_level, confusion_margins
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+# Schedulers that step after each batch; all others step after each epoch.
+STEPPED_BY_BATCH = (OneCycleLR, CyclicLR)
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """Passes of one process over its training and validation data, in one training phase.
+
+    Attributes:
+        fabric: determines device, precision and processes.
+        model: the classifier.
+        network, optimizer: of Fabric, around the network of `model` and its optimiser.
+        scheduler: stepped here if it steps after each batch.
+        method: of the training phase.
+        gradient_clip: see `daedl.fit`.
+        class_weights: one weight per class (C,).
+    """
+
+    fabric: "Fabric"
+    model: Classifier
+    network: Any
+    optimizer: Any
+    scheduler: LRScheduler
+    method: Method
+    gradient_clip: float | None
+    class_weights: Tensor | None
+
+    def train(self, batches: Iterable[Batch], epoch: int) -> float:
+        """Takes a step per batch; returns the mean loss per sample of all processes."""
+        num_classes = self.model.network.num_classes
+        self.network.train()
+        total, samples = 0.0, 0
+        counts = torch.zeros(num_classes, dtype=torch.long)
+        for number, batch in enumerate(batches):
+            where = f" of epoch {epoch}, batch {number}"
+            images, targets, weights = self._prepare(batch, where)
+            self.optimizer.zero_grad()
+            loss = self.method.training_loss(self.network, images, targets, epoch, weights)
+            # The only wait for the device in a step.
+            value = loss.item()
+            if not math.isfinite(value):
+                self._explain(images, where)
+            self._step(loss, first=number == 0)
+            total += value * (len(images) if self.method.reduction == "mean" else 1)
+            samples += len(images)
+            if epoch == 0:
+                counts += torch.bincount(targets.cpu(), minlength=num_classes)
+        sums = sum_across(torch.tensor([total, samples, *counts.tolist()], dtype=torch.float64))
+        _require_all_classes(sums[1:], epoch)
+        return float(sums[0] / sums[1])
+
+    def validate(
+        self, data: Iterable[Batch] | None
+    ) -> tuple[float | None, float | None, float | None]:
+        """Returns mean loss, accuracy and chance level on `data` in eval mode, of all processes."""
+        if data is None:
+            return None, None, None
+        model, method = self.model, self.method
+        # Not the DDP wrapper, which would wait for processes with fewer batches.
+        with self.fabric.autocast():
+            outputs, targets = collect(model.network, data, model.prepare, name="validation data")
+        losses = method.loss(outputs, targets, epoch=math.inf)
+        if (weights := self._class_weights(targets)) is not None:
+            losses = losses * weights
+        predicted = method.predict_labels(outputs)
+        margins = confusion_margins(predicted, targets, model.network.num_classes)
+        right = (predicted == targets).double().sum()
+        sums = sum_across(torch.stack((losses.double().sum(), right, *margins.flatten())))
+        margins = sums[2:].view_as(margins)
+        loss, accuracy = (sums[:2] / margins[1].sum()).tolist()
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"the validation loss is {loss}; expected a finite number: lower the learning rate"
+            )
+        return loss, accuracy, chance_level(margins)
+
+    def _prepare(self, batch: Batch, where: str) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Validates a batch; returns its inputs, targets and weights on the device."""
+        raw, targets, weights = require_batch(batch, where)
+        inputs = self.model.prepare(raw, where)
+        require_targets(targets, self.model.network.num_classes, len(inputs), where)
+        if weights is not None:
+            require_weights(weights, len(inputs), where)
+            weights = weights.to(inputs)
+        targets = targets.to(inputs.device).long()
+        by_class = self._class_weights(targets)
+        if weights is None or by_class is None:
+            return inputs, targets, by_class if weights is None else weights
+        return inputs, targets, weights * by_class
+
+    def _class_weights(self, targets: Tensor) -> Tensor | None:
+        """Returns the weight of each target's class (B,)."""
+        weights = self.class_weights
+        return None if weights is None else weights.to(targets.device)[targets]
+
+    def _step(self, loss: Tensor, first: bool) -> None:
+        self.fabric.backward(loss)
+        if self.gradient_clip is not None:
+            clip = self.gradient_clip
+            self.fabric.clip_gradients(self.network, self.optimizer, max_norm=clip)
+        if first:
+            self.model.reset()  # the step invalidates post-hoc fits
+        self.optimizer.step()
+        if isinstance(self.scheduler, STEPPED_BY_BATCH):
+            self.scheduler.step()
+
+    def _explain(self, images: Tensor, where: str) -> None:
+        """Raises an error that explains why the loss of a batch is NaN or infinite."""
+        with torch.no_grad():
+            outputs = self.model.network(images)
+        require_finite(outputs.features, "features", where)
+        require_finite(outputs.logits, "logits", where)
+        raise ValueError(
+            f"the loss{where} is NaN or infinite although inputs, features and logits are finite, with "
+            f"logits from {outputs.logits.min():.3g} to {outputs.logits.max():.3g}; expected a finite "
+            "loss: scale the inputs if logits are in the hundreds at the first batch, lower the learning "
+            "rate, or check the method's loss"
+        )
+
+
+def _require_all_classes(counts: Tensor, epoch: int) -> None:
+    """Raises if the epoch had no samples, or epoch 0 none of a class; `counts` (1 + C,): all, per class."""
+    if counts[0] == 0:
+        raise ValueError(
+            "the training data have no batch; expected at least one (inputs, labels) pair"
+        )
+    missing = (counts[1:] == 0).nonzero().flatten().tolist()
+    if missing and epoch == 0:
+        raise ValueError(
+            f"none of {int(counts[0])} training samples is of class {', '.join(map(str, missing))}; "
+            "expected samples of every class: add samples, or build the network with fewer classes and "
+            "renumber the labels"
+        )
