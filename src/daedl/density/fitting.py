@@ -26,6 +26,9 @@ FLOAT32_AGREEMENT = 1e-5
 _SAMPLE = 2048
 # Statistics that would take more memory are no candidates (chosen): 1,000 classes of 512 features need 2 GB.
 _CANDIDATE_BYTES = 2**30
+# Nor are matrices per class whose decompositions would take minutes (chosen): 10,000 classes of 448 features
+# have 9e11, ten of 1,584 features, a backbone's, 4e10.
+_CANDIDATE_OPERATIONS = 5e10
 
 
 def require_density_settings(covariance: Covariance, shrinkage: Shrinkage, rank: int) -> None:
@@ -115,8 +118,9 @@ def _select(
 def _candidates(
     statistics: Callable[[Structure], ClassStatistics], num_classes: int, width: int, rank: int
 ) -> Iterator[tuple[str, ClassStatistics]]:
-    """Yield the structures whose statistics fit in memory, and their statistics."""
-    if 8 * num_classes * width**2 <= _CANDIDATE_BYTES:
+    """Yield the structures with affordable memory and time, and their statistics."""
+    in_memory = 8 * num_classes * width**2 <= _CANDIDATE_BYTES
+    if in_memory and num_classes * width**3 <= _CANDIDATE_OPERATIONS:
         full = statistics("full")
         yield "full", full
         if rank < width - 1:  # otherwise equal to full

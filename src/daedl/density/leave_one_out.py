@@ -44,7 +44,7 @@ def left_out_log_density(density: GaussianDensity, features: Tensor, targets: Te
                 unit_length(points, density.parts) if density.normalized else points
             ) - mean
             if isinstance(covariance, _Tied):
-                terms = covariance.log_normals(deviations, removal, statistics.means - mean)
+                terms = covariance.log_normals(deviations, removal, c)
             else:
                 terms = density.class_log_densities(features[rows]).cpu() - shares.log()
             terms[:, c] = covariance.log_normal(deviations, removal)
@@ -91,7 +91,12 @@ def _bases(density: GaussianDensity) -> "Iterator[_Diagonal | _Full | _Tied | _L
     """Yield the decomposed covariance of each class."""
     covariances = density.statistics.covariances()
     if density.structure == "tied":
-        yield from repeat(_Tied(*_eigen(next(covariances))), len(density.counts))
+        values, vectors = _eigen(next(covariances))
+        means = density.statistics.means
+        # About their mean, which avoids cancellation.
+        offsets = (means - means.mean(0)) @ vectors
+        tied = _Tied(values, vectors, offsets=offsets, squares=offsets.square())
+        yield from repeat(tied, len(means))
     for covariance in covariances:
         if density.structure == "diagonal":
             yield _Diagonal(covariance)
@@ -146,22 +151,28 @@ class _Full:
         return torch.stack([part.sum(1) for part in torch.split(rows, list(widths), dim=1)], 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Tied(_Full):
-    """The covariance matrix of all classes."""
+    """The covariance matrix of all classes, and their means (C, H) in its eigenbasis with their squares."""
 
-    def log_normals(self, deviations: Tensor, removal: _Removal, others: Tensor) -> Tensor:
-        """ln N (N, C) without the sample, about means at `others` (C, H) from the mean of its class.
+    offsets: Tensor
+    squares: Tensor
+
+    def log_normals(self, deviations: Tensor, removal: _Removal, own: int) -> Tensor:
+        """ln N (N, C) without the sample, about the means of all classes; `own` is its class.
 
         By Σ⁻¹ = M⁻¹ + b M⁻¹ d dᵀ M⁻¹ / (1 − b dᵀM⁻¹d) (Sherman-Morrison), the removal changes the distance
-        to the mean of every class.
+        to the mean of every class. Products with differences of means are expanded: with many classes,
+        matrices of differences, one per class, would take most of the time.
         """
         z, m, left = self._removed(deviations, removal)
-        offsets, weighted = others @ self.vectors, z / m
-        own, products = (weighted * z).sum(1, keepdim=True), weighted @ offsets.T
-        distances = own - 2 * products + (1 / m) @ offsets.square().T
+        mean, inverse, weighted = self.offsets[own], 1 / m, z / m
+        length = (weighted * z).sum(1, keepdim=True)
+        products = weighted @ self.offsets.T - (weighted @ mean)[:, None]
+        between = inverse @ self.squares.T - 2 * (inverse * mean) @ self.offsets.T
+        distances = length - 2 * products + between + (inverse @ mean.square())[:, None]
         b = (1 - removal.amount) * removal.b
-        distances = distances + b * (own - products).square() / left
+        distances = distances + b * (length - products).square() / left
         log_det = m.log().sum(1, keepdim=True) + left.log()
         return _log_normal(distances, log_det, len(self.values))
 

@@ -57,7 +57,7 @@ def fit_frozen(
         progress: print the estimated time, and show progress.
         options: of `daedl.fit`, for the head.
     """
-    head = _head(model)
+    head = head_of(model)
     folder = default_folder() if cache == "default" else cache
     store = FeatureCache(None if folder is None else expand_user(folder), model)
     plain = features_of(model, train, store, "training", progress=progress)
@@ -121,8 +121,8 @@ def _features(model: Classifier, images: Tensor, store: FeatureCache, where: str
     return torch.stack([store.rows[each] for each in digests])
 
 
-def _head(model: Classifier) -> Classifier:
-    """A classifier on features, with the same method and the same initial weights as `model`."""
+def head_of(model: Classifier) -> Classifier:
+    """Returns a classifier on features of the backbone, with the method, weights and density of `model`."""
     network, method = model.network.plain, getattr(model.method, "member", model.method)
     if not isinstance(network, Backbone):
         raise TypeError(
@@ -140,7 +140,8 @@ def _head(model: Classifier) -> Classifier:
     head.to(parameter.device, parameter.dtype)
     initial, names = model.network.state_dict(), head.network.state_dict()
     head.network.load_state_dict({name: initial[name] for name in names})
-    return head
+    head.fitted = model.fitted
+    return head.eval()
 
 
 def _reported(batches: Iterable[Any], name: str, wanted: bool) -> Iterator[Any]:

@@ -9,6 +9,7 @@ import daedl
 from daedl.networks import Backbone, ConvNet
 from daedl.training import CacheWarning
 from daedl.training.feature_cache import FeatureCache, default_folder
+from daedl.training.frozen import features_of, head_of
 
 SIZE = 32
 
@@ -57,6 +58,11 @@ def test_model_equals_one_whose_images_pass_each_time(tmp_path):
     new, _ = images(12, 2)
     fast, reference = classifier.predict(new), slow.predict(new)
     torch.testing.assert_close(fast.alpha0, reference.alpha0, rtol=1e-3, atol=1e-4)
+    rows, _ = features_of(
+        classifier, (new, torch.zeros(12).long()), FeatureCache(None, classifier), "new"
+    )
+    on_features = head_of(classifier).predict(rows)
+    torch.testing.assert_close(on_features.alpha0, fast.alpha0, rtol=1e-4, atol=1e-5)
     classifier.save(tmp_path / "m.daedl")
     again = daedl.Classifier.load(tmp_path / "m.daedl").predict(new)
     assert torch.equal(again.alpha0, fast.alpha0)

@@ -72,6 +72,12 @@ def test_statistics_that_exceed_the_memory_are_no_candidates(monkeypatch, limit,
     assert len(density.candidates) == expected
 
 
+def test_matrices_per_class_that_take_too_long_are_no_candidates(monkeypatch):
+    monkeypatch.setattr(fitting, "_CANDIDATE_OPERATIONS", 2 * 24**3 - 1)
+    features, targets = sample("diagonal", 300, torch.Generator().manual_seed(0))
+    assert set(fit_gaussians(features, targets, 2, "auto").candidates) == {"tied", "diagonal"}
+
+
 def test_invalid_settings_are_rejected(blobs):
     with pytest.raises(ValueError, match="did you mean 'low-rank'"):
         fit_gaussians(*blobs, 3, "lowrank")

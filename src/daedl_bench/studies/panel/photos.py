@@ -18,6 +18,9 @@ from torch import Tensor
 from daedl import methods
 from daedl.cli.images import load_model, read_known, read_unknown
 from daedl.data import ImageSet
+from daedl.data.loaders import Data
+from daedl.training.feature_cache import FeatureCache
+from daedl.training.frozen import features_of, head_of
 from daedl_bench import datasets, options
 from daedl_bench.datasets.noise import noise
 from daedl_bench.spec import Trial, catalogue
@@ -28,6 +31,7 @@ TRAIN, HELD_OUT, TEST = 600, 200, 150
 UNKNOWN = 300  # images per OOD set (chosen, so that a pass through a backbone takes seconds)
 BACKBONE = "efficientnet-lite0"
 FOUR = ("airplane", "automobile", "cat", "ship")  # as in the README
+KNOWN = ("train", "held_out", "test")
 NEAR, FAR = ("near",), ("noise", "flat", "inverted", "coloured-digits")
 
 
@@ -46,18 +50,27 @@ class Photos:
             path = Path(place) / "model.daedl"
             seconds = _train(data, path, "--method", method, "--seed", str(self.seed), *backbone)
             model = load_model(path)
-        train, held_out, test = (
-            read_known(str(self.folder / name), model) for name in ("train", "held_out", "test")
-        )
-        near, far = (
-            {name: read_unknown(str(self.folder / name), model) for name in names}
-            for names in (NEAR, FAR)
-        )
-        return Trained(model, seconds, Sets(train, held_out, test, near, far))
+        store = FeatureCache(self.features, model) if self.backbone else None
+
+        def read(name: str) -> Data:
+            known = name in KNOWN
+            images = (read_known if known else read_unknown)(str(self.folder / name), model)
+            # Every image passes through the backbone once, whatever the number of methods and seeds.
+            return images if store is None else features_of(model, images, store, name)
+
+        train, held_out, test = map(read, KNOWN)
+        near, far = ({name: read(name) for name in names} for names in (NEAR, FAR))
+        classifier = head_of(model) if self.backbone else model
+        return Trained(classifier, seconds, Sets(train, held_out, test, near, far))
+
+    @property
+    def features(self) -> Path:
+        """Folder of cached features of the backbone."""
+        return self.folder / "features"
 
     def _backbone(self) -> tuple[str, ...]:
         """Options of the backbone; its features are computed here, so that no method is charged for them."""
-        options, cache = ("--backbone", BACKBONE), self.folder / "features"
+        options, cache = ("--backbone", BACKBONE), self.features
         if not cache.exists():
             unfinished = cache.with_name("features.unfinished")
             with TemporaryDirectory() as place:
