@@ -9,17 +9,14 @@ images are not read. A candidate whose run is interrupted continues after its la
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from daedl import Classifier, fit, methods
 from daedl.cli.common import using_threads
@@ -28,7 +25,7 @@ from daedl.data.augment import Chain, Crop, Flip
 from daedl.data.batches import EpochOrder
 from daedl.evaluate import Measured
 from daedl.networks import Network, WhitenNet
-from daedl.training import Epoch
+from daedl.training import Epoch, OneCycle, sgd
 from daedl_bench import datasets, results
 from daedl_bench.options import RESULTS, DataRoot
 from daedl_bench.spec import digest
@@ -71,7 +68,8 @@ class Candidate:
         stages: trainings in a row.
         network: arguments of the network that differ from its defaults.
         max_pooling: whether the features are maxima of the last block's maps instead of means.
-        whiten: whether the whitening filters are computed from training images.
+        whiten: whether the whitening filters are computed from training images. False, whose rows are
+            older, can't be measured again: `fit` computes them.
         batch_size: images in a step.
         momentum: Nesterov's.
         decay: weight decay of convolutions and dense layers, not of BatchNorm and biases.
@@ -146,34 +144,6 @@ class Timed:
             before = now
 
 
-def sgd(candidate: Candidate, rate: float, parameters: Iterable[Tensor]) -> Optimizer:
-    """SGD with Nesterov momentum, one group each for convolutions, dense layers, and all else."""
-    by_rank: dict[int, list[Tensor]] = {4: [], 2: [], 1: []}
-    for parameter in parameters:
-        if parameter.requires_grad:
-            by_rank[parameter.ndim].append(parameter)
-    settings = {4: (1.0, 1.0), 2: (candidate.dense_rate, 1.0), 1: (candidate.bias_rate, 0.0)}
-    groups = [
-        {"params": by_rank[rank], "lr": rate * factor, "weight_decay": candidate.decay * decayed}
-        for rank, (factor, decayed) in settings.items()
-    ]
-    return SGD(groups, momentum=candidate.momentum, nesterov=True)
-
-
-def one_cycle(stage: Stage, steps: int, optimizer: Optimizer) -> LRScheduler:
-    """A linear rise to each group's rate, and a linear fall."""
-    return OneCycleLR(
-        optimizer,
-        [group["lr"] for group in optimizer.param_groups],
-        total_steps=steps,
-        pct_start=stage.rise,
-        anneal_strategy="linear",
-        cycle_momentum=False,
-        div_factor=1 / stage.start,
-        final_div_factor=stage.start / stage.end,
-    )
-
-
 def augmentation(candidate: Candidate) -> Augmentation:
     """Flip, shift, and cutout if there is one."""
     steps: tuple[Augmentation, ...] = (Flip(), Crop(candidate.shift, mode="reflect"))
@@ -209,6 +179,7 @@ def train(
     timed = Timed(batches)
     network = network_of(candidate, known)
     epochs: list[Epoch] = []
+    factors = {2: candidate.dense_rate, 1: candidate.bias_rate}
     for number, stage in enumerate(candidate.stages):
         settings = dict(stage.method)
         method = methods.build(settings.pop("name"), **settings)
@@ -219,8 +190,8 @@ def train(
             val.batches(500),
             max_epochs=stage.epochs,
             patience=stage.epochs,
-            optimizer=partial(sgd, candidate, stage.rate),
-            scheduler=partial(one_cycle, stage, stage.epochs * len(timed)),
+            optimizer=sgd(stage.rate, candidate.momentum, candidate.decay, factors),
+            schedule=OneCycle(stage.rise, stage.start, stage.end),
             gradient_clip=candidate.clip,
             seed=SEED + number,
             accelerator="cpu",
@@ -291,11 +262,6 @@ def candidates() -> tuple[Candidate, ...]:
         replace(base, name="2 epochs, rate 1.6", stages=(Stage(EVIDENTIAL, 2, 1.6),)),
         smaller,
         full,
-        replace(
-            full,
-            name=full.name.replace("8 epochs", "16 epochs"),
-            stages=(Stage(EVIDENTIAL, 16, 0.8),),
-        ),
         replace(faster, name="2 epochs, rate 0.8, clip 4", clip=4.0),
         replace(smaller, name=f"{smaller.name}, no whitening", whiten=False),
         replace(
