@@ -12,7 +12,6 @@ dataset is read. Rows are appended to benchmarks/results/depths.jsonl.
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
@@ -31,6 +30,7 @@ from daedl.methods import DAEDL, EDLPlus
 from daedl.networks import Backbone, WhitenNet
 from daedl.networks.depths import Pooling
 from daedl.outputs import Outputs
+from daedl.training import OneCycle, sgd
 from daedl_bench import datasets, results
 from daedl_bench.corruptions import corrupt
 from daedl_bench.options import RESULTS, DataRoot
@@ -154,8 +154,8 @@ def whitennet(seed: int, data: Path | None) -> Computed:
         model,
         batches,
         max_epochs=EPOCHS,
-        optimizer=partial(cifar10_cpu.sgd, RECIPE, stage.rate),
-        scheduler=partial(cifar10_cpu.one_cycle, stage, EPOCHS * len(batches)),
+        optimizer=sgd(stage.rate, RECIPE.momentum, RECIPE.decay),
+        schedule=OneCycle(stage.rise, stage.start, stage.end),
         gradient_clip=RECIPE.clip,
         seed=seed,
         accelerator="cpu",
