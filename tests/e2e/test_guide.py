@@ -65,10 +65,10 @@ def test_every_command_of_the_guide(tmp_path):
     def output(part):
         return next(text for line, text in outputs.items() if part in line)
 
-    assert "unlike the training data" in output("daedl predict digits.daedl digits/other")
+    assert "unlike the training data" in output("daedl predict photos.daedl photos/other")
     assert output("p.accept[0].item()").split()[1] in ("True", "False")
     assert "second batch" in output("model.revisions")
-    for name in ("digits.daedl.risk.png", "threes.csv", "digits.onnx", "digits-2.daedl"):
+    for name in ("photos.daedl.risk.png", "flowers.csv", "photos.onnx", "photos-2.daedl"):
         assert (tmp_path / name).stat().st_size > 0
     if shutil.which("curl"):
         assert '"accept"' in output("8765/predict")

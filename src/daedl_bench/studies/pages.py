@@ -47,6 +47,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
         "methods": _without_rows(methods_page.table),
         "method-sections": _without_rows(methods_page.sections),
         "panel": verdict.panel,
+        "panel-photos": verdict.panel_photos,
         "panel-goals": verdict.panel_goals,
         "panel-tempering": verdict.panel_tempering,
     }

@@ -1,6 +1,6 @@
 """Tables of the panel: the figures of every method, and which goals DAEDL reaches."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 from pandas import DataFrame, Series, isna
@@ -51,7 +51,9 @@ COLUMNS = {
 }
 
 
-def panel(results: Results) -> str:
+def panel(
+    results: Results, cases: Container[str] = CASES, compared: Container[str] = METHODS
+) -> str:
     """Figures, one line per case and method."""
     lines = [
         [
@@ -61,8 +63,14 @@ def panel(results: Results) -> str:
         ]
         for case, methods in means(results.every_row).items()
         for method, found in methods.items()
+        if case in cases and method in compared
     ]
     return markdown(["", "", *(each.title for each in COLUMNS.values())], lines, left=2)
+
+
+def panel_photos(results: Results) -> str:
+    """DAEDL and softmax on photos."""
+    return panel(results, set(photos.CASES) - {"mnist"}, (OURS, REFERENCE))
 
 
 def panel_goals(results: Results) -> str:
