@@ -1,5 +1,6 @@
 """Outputs of a network for a batch or a dataset: features and logits from one pass."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -36,17 +37,41 @@ class Outputs(NamedTuple):
         return self.features[..., -self.parts[-1] :] if self.parts else self.features
 
 
+class _Evaluations:
+    """Number of threads that use a network in eval mode, and the modes to restore after the last one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.modes: list[tuple[nn.Module, bool]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles of a network have no users."""
+        return type(self), ()
+
+
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Sets eval mode within the context, then restores the mode of each module."""
-    modes = [(module, module.training) for module in network.modules()]
-    if any(training for _, training in modes):
-        network.eval()
+    """Sets eval mode within the context, then restores the mode of each module.
+
+    If several threads use the network, the first one sets eval mode and the last one restores the modes.
+    """
+    shared = vars(network).setdefault("_evaluations", _Evaluations())
+    with shared.lock:
+        if shared.users == 0:
+            shared.modes = [(module, module.training) for module in network.modules()]
+            if any(training for _, training in shared.modes):
+                network.eval()
+        shared.users += 1
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        with shared.lock:
+            shared.users -= 1
+            if shared.users == 0:
+                for module, training in shared.modes:
+                    module.training = training
+                shared.modes = []
 
 
 def collect(
