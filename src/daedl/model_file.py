@@ -1,6 +1,7 @@
 """The parts of a classifier, and how a model file stores them; see `daedl.storage` for the file format."""
 
 import copy
+import io
 import textwrap
 import warnings
 from collections import Counter
@@ -132,12 +133,20 @@ class StoredModule(nn.Module):
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """Supports pickle, for worker processes: parametrised layers can't be pickled, their tensors can."""
+        """Supports pickle, for worker processes: parametrised layers can't be pickled, their tensors can.
+
+        Bytes, because tensors sent to a spawned process share memory by descriptors, which end with the
+        temporary tensors here.
+        """
         plain = remove_spectral_norm(copy.deepcopy(self.network))
         saved = plain, normalization(self.network), self.network.state_dict()
-        return {**vars(self), "_modules": {**self._modules, "network": saved}}
+        buffer = io.BytesIO()
+        torch.save({**vars(self), "_modules": {**self._modules, "network": saved}}, buffer)
+        return {"saved": buffer.getvalue()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        # Code in these bytes is no new risk: they are part of a pickle, which can run code anyway.
+        state = torch.load(io.BytesIO(state["saved"]), weights_only=False)
         network, spectral, tensors = state["_modules"]["network"]
         if spectral is not None:
             spectral_normalize(network, spectral)

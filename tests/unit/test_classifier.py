@@ -3,6 +3,7 @@
 import copy
 import errno
 import json
+import multiprocessing
 import pickle
 import resource
 import struct
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import daedl
 from daedl import storage
@@ -192,6 +194,22 @@ print(p.probs.tolist(), model.class_names)
         assert twin.fitted.density.scatter.dtype == torch.float64
         p, q = trained.predict(blobs[0]), twin.predict(blobs[0])
         torch.testing.assert_close(p.probs, q.probs, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.slow
+def test_spawned_processes_predict_the_same(trained, blobs):
+    expected = trained.predict(blobs[0]).probs
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        computed = pool.apply(trained.predict, (blobs[0],))
+    assert torch.equal(computed.probs, expected)
+    batches = DataLoader(
+        [blobs[0]],
+        batch_size=None,
+        collate_fn=trained.predict,
+        num_workers=1,
+        multiprocessing_context="spawn",
+    )
+    assert [torch.equal(batch.probs, expected) for batch in batches] == [True]
 
 
 class TestDamagedFiles:
