@@ -189,8 +189,7 @@ class Classifier(StoredModule):
                 f"logits have {columns} columns; expected {self.network.num_classes}, the number of classes: "
                 "pass outputs of the same network"
             )
-        require_finite(outputs.features, "features")
-        require_finite(outputs.logits, "logits")
+        outputs.require_finite()
         prediction = self.method.predict(self._on_device(outputs), self.fitted)
         return replace(prediction, thresholds=self.thresholds, class_names=self.class_names)
 

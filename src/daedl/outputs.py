@@ -31,6 +31,13 @@ class Outputs(NamedTuple):
         joined = parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
         return cls(joined, logits, tuple(part.shape[1] for part in parts))
 
+    def require_finite(self, where: str = "") -> None:
+        """Raises unless all values are finite in float32, which some methods convert features to."""
+        if self.features.dtype == torch.float64:
+            where += " in float32"
+        require_finite(self.features.float(), "features", where)
+        require_finite(self.logits.float(), "logits", where)
+
     @property
     def last_part(self) -> Tensor:
         """Features of the last block, (B, H_K)."""
@@ -99,8 +106,7 @@ def collect(
             inputs = prepare(raw, where)
             outputs = forward(network, inputs) if forward else network(inputs)
             require_targets(labels, outputs.logits.shape[-1], len(inputs), where)
-            require_finite(outputs.features, "features", where)
-            require_finite(outputs.logits, "logits", where)
+            outputs.require_finite(where)
             # Under mixed precision the last layer may return half precision: use the network's dtype.
             features.append(outputs.features.to("cpu", dtype))
             logits.append(outputs.logits.to("cpu", dtype))

@@ -275,6 +275,16 @@ def test_trains_and_predicts_in_float64(method, blobs):
     assert classifier.predict(data[0]).probs.dtype == torch.float64
 
 
+def test_features_beyond_float32_are_rejected(method, blobs):
+    """Methods that store features in float32 would return NaN, and covariances would overflow."""
+    data = blobs[0].double(), blobs[1]
+    classifier = daedl.Classifier(network().double(), method).fit_post_hoc(data)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        classifier.predict(1e200 * data[0])
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        classifier.collect((1e200 * data[0], data[1]))
+
+
 def test_training_is_reproducible_and_keeps_the_random_state(method, blobs):
     computed = []
     for _ in range(2):
