@@ -14,9 +14,10 @@ from daedl.checks import NotFittedError, require_finite, require_float
 from daedl.data import Batch, ImageSet, Preprocess
 from daedl.data.loaders import Data, as_batches, as_input, as_inputs
 from daedl.density import DensityEffect, DensityScorer, density_effect
+from daedl.description import Revision
 from daedl.distributed import sum_across
 from daedl.methods import Method
-from daedl.model_file import Parts, Revision, StoredModule, require_network
+from daedl.model_file import Parts, StoredModule, require_network
 from daedl.networks import Backbone, FeatureModule, Network
 from daedl.networks.depths import Features, Pooling
 from daedl.outputs import Outputs, collect, evaluating

@@ -177,9 +177,10 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "Classifier.save"
         )
     try:
-        description = json.loads(metadata["daedl"])
+        description = json.loads(metadata["daedl"], parse_int=_parse_integer)
         newer = description["format"] > FORMAT
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        matches = description.pop("sha256", None) == _digest(tensors, description)
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(_damaged(path)) from error
     if newer:
         raise ValueError(
@@ -187,9 +188,17 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{description.get('version', 'of unknown version')}; expected at most format {FORMAT}: "
             "upgrade daedl"
         )
-    if description.pop("sha256", None) != _digest(tensors, description):
+    if not matches:
         raise ValueError(_damaged(path))
     return tensors, description
+
+
+def _parse_integer(text: str) -> int:
+    """Parses an integer of at most 64 bits: no setting is larger, and torch takes no larger ones."""
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"integer {text[:20]}... has more than 64 bits")
+    return value
 
 
 def _damaged(path: Path) -> str:

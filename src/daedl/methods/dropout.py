@@ -38,7 +38,7 @@ class MCDropout(Softmax):
 
     Attributes:
         rate: rate of the added dropout; existing dropout layers keep their rate.
-        num_passes: K, at least 2. Not published for the comparison; 10 is a common default.
+        num_passes: K, from 2 to 1000. Not published for the comparison; 10 is a common default.
         seed: seed of the dropout masks, which makes predictions deterministic.
     """
 
@@ -52,7 +52,7 @@ class MCDropout(Softmax):
     )
 
     rate: Annotated[float, Number(0, above=True, limit=1)] = 0.2
-    num_passes: Annotated[int, Number(2, whole=True)] = 10
+    num_passes: Annotated[int, Number(2, limit=1001, whole=True)] = 10  # limit chosen
     seed: Whole = 0
 
     @property
