@@ -181,7 +181,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         newer = description["format"] > FORMAT
         matches = description.pop("sha256", None) == _digest(tensors, description)
     except (KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(_damaged(path)) from error
+        raise ValueError(_damaged(path, str(error))) from error
     if newer:
         raise ValueError(
             f"{path} has format {description['format']}, written by daedl "
@@ -201,10 +201,10 @@ def _parse_integer(text: str) -> int:
     return value
 
 
-def _damaged(path: Path) -> str:
+def _damaged(path: Path, reason: str = "its contents do not match the digest") -> str:
     return (
-        f"{path} is damaged or was modified: its contents do not match the digest; expected a file as "
-        "written by Classifier.save: copy it again"
+        f"{path} is damaged or was modified: {reason}; expected a file as written by Classifier.save: copy "
+        "it again"
     )
 
 
