@@ -14,9 +14,10 @@ from daedl.checks import NotFittedError, require_finite, require_float
 from daedl.data import Batch, ImageSet, Preprocess
 from daedl.data.loaders import Data, as_batches, as_input, as_inputs
 from daedl.density import DensityEffect, DensityScorer, density_effect
+from daedl.description import Revision
 from daedl.distributed import sum_across
 from daedl.methods import Method
-from daedl.model_file import Parts, Revision, StoredModule, require_network
+from daedl.model_file import Parts, StoredModule, require_network
 from daedl.networks import Backbone, FeatureModule, Network
 from daedl.networks.depths import Features, Pooling
 from daedl.outputs import Outputs, collect, evaluating
@@ -189,8 +190,7 @@ class Classifier(StoredModule):
                 f"logits have {columns} columns; expected {self.network.num_classes}, the number of classes: "
                 "pass outputs of the same network"
             )
-        require_finite(outputs.features, "features")
-        require_finite(outputs.logits, "logits")
+        outputs.require_finite()
         prediction = self.method.predict(self._on_device(outputs), self.fitted)
         return replace(prediction, thresholds=self.thresholds, class_names=self.class_names)
 

@@ -1,41 +1,30 @@
 """The parts of a classifier, and how a model file stores them; see `daedl.storage` for the file format."""
 
 import copy
+import io
 import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
-from daedl import methods, networks, storage
+from daedl import storage
 from daedl.checks import DataWarning
 from daedl.data import Preprocess
+from daedl.description import Description, Revision
 from daedl.methods import Method
 from daedl.names import strip_prefix
 from daedl.networks import Network
+from daedl.rebuild import rebuild, restore
 from daedl.selective import Thresholds
-from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, spectral_normalize
-
-
-@dataclass(frozen=True)
-class Revision:
-    """One post-hoc fit or update.
-
-    Attributes:
-        samples: number of samples.
-        merged: whether they were merged into the previous fit.
-        note: the user's note.
-    """
-
-    samples: int
-    merged: bool = False
-    note: str = ""
+from daedl.spectral import normalization, remove_spectral_norm, spectral_normalize
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,12 +121,20 @@ class StoredModule(nn.Module):
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """Supports pickle, for worker processes: parametrised layers can't be pickled, their tensors can."""
+        """Supports pickle, for worker processes: parametrised layers can't be pickled, their tensors can.
+
+        Bytes, because tensors sent to a spawned process share memory by descriptors, which end with the
+        temporary tensors here.
+        """
         plain = remove_spectral_norm(copy.deepcopy(self.network))
         saved = plain, normalization(self.network), self.network.state_dict()
-        return {**vars(self), "_modules": {**self._modules, "network": saved}}
+        buffer = io.BytesIO()
+        torch.save({**vars(self), "_modules": {**self._modules, "network": saved}}, buffer)
+        return {"saved": buffer.getvalue()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        # Code in these bytes is no new risk: they are part of a pickle, which can run code anyway.
+        state = torch.load(io.BytesIO(state["saved"]), weights_only=False)
         network, spectral, tensors = state["_modules"]["network"]
         if spectral is not None:
             spectral_normalize(network, spectral)
@@ -149,8 +146,10 @@ def write(path: str | Path, parts: Parts) -> None:
     """Writes a model file, atomically."""
     network, fitted = parts.network, parts.fitted
     tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
+    if fitted is not None:
+        tensors |= {f"fitted.{name}": value for name, value in fitted.state_dict().items()}
     spectral, plain = normalization(network), network.plain
-    description: dict[str, Any] = {
+    content = {
         "version": version("daedl"),
         "network": {"name": type(plain).__name__, "arguments": plain.arguments},
         "method": {"name": parts.method.name, "arguments": parts.method.arguments()},
@@ -158,28 +157,37 @@ def write(path: str | Path, parts: Parts) -> None:
         "preprocess": None if parts.preprocess is None else parts.preprocess.settings(),
         "spectral": None if spectral is None else asdict(spectral),
         "dtype": str(next(network.parameters()).dtype).removeprefix("torch."),
-        "fitted": None,
+        "fitted": None if fitted is None else fitted.settings(),  # type: ignore[operator]
         "revisions": [asdict(each) for each in parts.revisions],
         "thresholds": None if parts.thresholds is None else parts.thresholds.settings(),
         "trained_on": parts.trained_on,
     }
-    if fitted is not None:
-        tensors |= {f"fitted.{name}": value for name, value in fitted.state_dict().items()}
-        description["fitted"] = fitted.settings()  # type: ignore[operator]
-    storage.save(storage.expand_user(path), tensors, description)
+    msgspec.convert(content, Description)  # raises for what `read` would reject
+    storage.save(storage.expand_user(path), tensors, content)
 
 
 def read(path: str | Path, network: Network | None, method: Method | None) -> Parts:
     """Reads a model file; `network` and `method` replace user-defined classes, see `Classifier.load`."""
-    tensors, description = storage.load(storage.expand_user(path))
+    if network is not None:
+        require_network(network)
+    tensors, content = storage.load(storage.expand_user(path))
+    named = "unknown"
     try:
-        return _rebuild(tensors, description, network, method)
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        named = textwrap.shorten(str(content.get("network")), 300)
+        return _parts(tensors, msgspec.convert(content, Description), network, method)
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise ValueError(
             f"{path} can't be rebuilt ({textwrap.shorten(str(error), 300)}); expected the weights "
-            f"of this network: {description.get('network')}. If you passed a network, build it "
+            f"of this network: {named}. If you passed a network, build it "
             f"with the arguments used for training. The file was written by daedl "
-            f"{description.get('version')}, this is {version('daedl')}: upgrade if the file is newer"
+            f"{str(content.get('version'))[:20]}, this is {version('daedl')}: upgrade if the file is newer"
         ) from error
 
 
@@ -192,57 +200,37 @@ def require_network(network: Any) -> None:
         )
 
 
-def _rebuild(
-    tensors: dict[str, Tensor],
-    description: dict[str, Any],
+def _parts(
+    tensors: Mapping[str, Tensor],
+    description: Description,
     network: Network | None,
     method: Method | None,
 ) -> Parts:
-    network = _saved_network(description["network"]) if network is None else network
-    require_network(network)
-    network.to(getattr(torch, description["dtype"]))
-    # The file decides about spectral normalisation: it may have been removed, or set by the user.
-    spectral = description["spectral"]
-    if spectral is not None and normalization(network) is None:
-        spectral_normalize(network, SpectralNorm(**spectral))
-    if method is None:
-        method = methods.rebuild(**description["method"])
-    method = method.resolved(network)
-    if isinstance(method, methods.Ensemble) and not isinstance(network, networks.Members):
-        # Copies suffice, because their weights are loaded below.
-        copies = [copy.deepcopy(network) for _ in range(method.size - 1)]
-        network = networks.Members([network, *copies])
-    preprocess = _saved_preprocess(description, network)
-    network = method.prepare(network)
-    if spectral is None:
-        remove_spectral_norm(network)
-    network.load_state_dict(strip_prefix(tensors, "network."))
-    fitted, thresholds = description["fitted"], description.get("thresholds")
-    return Parts(
-        network,
-        method,
-        description.get("class_names"),
-        preprocess,
-        None if fitted is None else method.restore(strip_prefix(tensors, "fitted."), fitted),
+    rebuilt = rebuild(strip_prefix(tensors, "network."), description, network, method)
+    fitted, thresholds = description.fitted, description.thresholds
+    parts = Parts(
+        rebuilt.network,
+        rebuilt.method,
+        description.class_names,
+        _preprocess(description, rebuilt.network),
+        None
+        if fitted is None
+        else restore(strip_prefix(tensors, "fitted."), fitted, rebuilt.method),
         None if thresholds is None else Thresholds.restore(thresholds),
-        tuple(Revision(**each) for each in description.get("revisions", [])),
-        description.get("trained_on"),
+        description.revisions,
+        description.trained_on,
     )
+    if parts.fitted is not None or not rebuilt.method.needs_fit:
+        # A fit or limits that do not belong to the network fail here, not in the first prediction.
+        prediction = rebuilt.method.predict(rebuilt.outputs, parts.fitted)
+        replace(prediction, thresholds=parts.thresholds).columns()
+    return parts
 
 
-def _saved_network(saved: dict[str, Any]) -> Network:
-    if saved["name"] not in networks.NETWORKS:
-        raise ValueError(
-            f"the file contains a network of the user-defined class {saved['name']!r} "
-            f"({saved['arguments']}); expected Classifier.load(path, network=...)"
-        )
-    return networks.build(saved["name"], **saved["arguments"])
-
-
-def _saved_preprocess(description: dict[str, Any], network: Network) -> Preprocess | None:
+def _preprocess(description: Description, network: Network) -> Preprocess | None:
     """Returns the preprocessing of a model file; the default, with a warning, for files of format 1."""
-    if "preprocess" in description:
-        settings = description["preprocess"]
+    if not isinstance(description.preprocess, msgspec.UnsetType):
+        settings = description.preprocess
         return None if settings is None else Preprocess(**settings)
     assumed = Preprocess.for_shape(network.input_shape)
     if assumed is not None:

@@ -1,5 +1,6 @@
 """Outputs of a network for a batch or a dataset: features and logits from one pass."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -30,23 +31,54 @@ class Outputs(NamedTuple):
         joined = parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
         return cls(joined, logits, tuple(part.shape[1] for part in parts))
 
+    def require_finite(self, where: str = "") -> None:
+        """Raises unless all values are finite in float32, which some methods convert features to."""
+        if self.features.dtype == torch.float64:
+            where += " in float32"
+        require_finite(self.features.float(), "features", where)
+        require_finite(self.logits.float(), "logits", where)
+
     @property
     def last_part(self) -> Tensor:
         """Features of the last block, (B, H_K)."""
         return self.features[..., -self.parts[-1] :] if self.parts else self.features
 
 
+class _Evaluations:
+    """Number of threads that use a network in eval mode, and the modes to restore after the last one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.modes: list[tuple[nn.Module, bool]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles of a network have no users."""
+        return type(self), ()
+
+
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Sets eval mode within the context, then restores the mode of each module."""
-    modes = [(module, module.training) for module in network.modules()]
-    if any(training for _, training in modes):
-        network.eval()
+    """Sets eval mode within the context, then restores the mode of each module.
+
+    If several threads use the network, the first one sets eval mode and the last one restores the modes.
+    """
+    shared = vars(network).setdefault("_evaluations", _Evaluations())
+    with shared.lock:
+        if shared.users == 0:
+            shared.modes = [(module, module.training) for module in network.modules()]
+            if any(training for _, training in shared.modes):
+                network.eval()
+        shared.users += 1
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        with shared.lock:
+            shared.users -= 1
+            if shared.users == 0:
+                for module, training in shared.modes:
+                    module.training = training
+                shared.modes = []
 
 
 def collect(
@@ -74,8 +106,7 @@ def collect(
             inputs = prepare(raw, where)
             outputs = forward(network, inputs) if forward else network(inputs)
             require_targets(labels, outputs.logits.shape[-1], len(inputs), where)
-            require_finite(outputs.features, "features", where)
-            require_finite(outputs.logits, "logits", where)
+            outputs.require_finite(where)
             # Under mixed precision the last layer may return half precision: use the network's dtype.
             features.append(outputs.features.to("cpu", dtype))
             logits.append(outputs.logits.to("cpu", dtype))

@@ -8,19 +8,26 @@ are written as equal bytes.
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
 import secrets
 import shutil
+import stat
+import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
+
+if sys.platform != "win32":
+    import fcntl
 
 # Format 2 added `preprocess` to the description. Earlier versions would ignore it, so they must reject it.
 FORMAT = 2
@@ -29,25 +36,28 @@ FORMAT = 2
 def write_atomically(path: Path, data: bytes) -> None:
     """Writes `data` to a temporary file in the same folder, then renames it to `path`.
 
-    An existing file keeps its permissions; a symbolic link is followed.
+    An existing file keeps its permissions; a symbolic link is followed. Removes temporary files for `path`
+    of processes that were killed.
     """
-    if path.is_dir():
-        raise IsADirectoryError(
-            errno.EISDIR, f"cannot write to {path}: it is a folder; expected the path of a file"
-        )
+    _require_regular(path)
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    temporary = None
     try:
-        with temporary.open("xb") as file:
+        _remove_abandoned(target)
+        temporary, file = _create_temporary(target)
+        with file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, temporary)
-        temporary.replace(target)
+            if target.exists():
+                shutil.copymode(target, temporary)
+            if sys.platform == "win32":  # it can't rename open files
+                file.close()
+            temporary.replace(target)
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
         if not isinstance(error, OSError):
             raise
         raise OSError(
@@ -55,6 +65,46 @@ def write_atomically(path: Path, data: bytes) -> None:
             f"cannot write {len(data):,} bytes to {path}: {error.strerror or error}; expected an existing "
             "folder with write permission and free space. A previous file is unchanged",
         ) from error
+
+
+def _require_regular(path: Path) -> None:
+    """Raises if `path` exists and is not a regular file, such as a folder, a pipe or a loop of links."""
+    code, kind = errno.EINVAL, "not a regular file"
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            return
+        if stat.S_ISDIR(mode):
+            code, kind = errno.EISDIR, "a folder"
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # writing explains the others
+            return
+        code, kind = errno.ELOOP, "a loop of symbolic links"
+    raise OSError(code, f"cannot write to {path}: it is {kind}; expected the path of a file")
+
+
+def _create_temporary(target: Path) -> tuple[Path, BinaryIO]:
+    """Creates a temporary file for `target`, and locks it until it is closed or the process ends."""
+    while True:
+        path = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        file = path.open("xb")
+        if sys.platform == "win32":
+            return path, file
+        with contextlib.suppress(OSError):  # no locks in this file system
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if path.exists():
+            return path, file
+        file.close()  # another process removed it before it was locked
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Removes temporary files for `target` that no process has locked."""
+    if sys.platform == "win32":
+        return
+    for path in target.parent.glob(f".{glob.escape(target.name)}.{'?' * 8}.tmp"):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
 def expand_user(path: str | Path) -> Path:
@@ -75,12 +125,10 @@ def require_folder(
 
     Called before long computations. `remedy` completes the error message.
     """
-    probe = folder / f".{secrets.token_hex(4)}"
     try:
         if create:
             folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(probe, b"")
-        probe.unlink()
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else type(error).__name__
         raise OSError(
@@ -129,25 +177,34 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "Classifier.save"
         )
     try:
-        description = json.loads(metadata["daedl"])
+        description = json.loads(metadata["daedl"], parse_int=_parse_integer)
         newer = description["format"] > FORMAT
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(_damaged(path)) from error
+        matches = description.pop("sha256", None) == _digest(tensors, description)
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(_damaged(path, str(error))) from error
     if newer:
         raise ValueError(
             f"{path} has format {description['format']}, written by daedl "
             f"{description.get('version', 'of unknown version')}; expected at most format {FORMAT}: "
             "upgrade daedl"
         )
-    if description.pop("sha256", None) != _digest(tensors, description):
+    if not matches:
         raise ValueError(_damaged(path))
     return tensors, description
 
 
-def _damaged(path: Path) -> str:
+def _parse_integer(text: str) -> int:
+    """Parses an integer of at most 64 bits: no setting is larger, and torch takes no larger ones."""
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"integer {text[:20]}... has more than 64 bits")
+    return value
+
+
+def _damaged(path: Path, reason: str = "its contents do not match the digest") -> str:
     return (
-        f"{path} is damaged or was modified: its contents do not match the digest; expected a file as "
-        "written by Classifier.save: copy it again"
+        f"{path} is damaged or was modified: {reason}; expected a file as written by Classifier.save: copy "
+        "it again"
     )
 
 

@@ -7,17 +7,20 @@ import math
 import multiprocessing
 import pickle
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 import daedl
 from daedl import methods
 from daedl.checks import NotFittedError
 from daedl.density import DensityScorer
 from daedl.methods.postnet import PosteriorMethod
-from daedl.networks import MLP
+from daedl.networks import MLP, FeatureModule
 from daedl.outputs import Outputs, evaluating
 
 fit = partial(daedl.fit, accelerator="cpu", progress=False)
@@ -233,6 +236,32 @@ def test_prediction_changes_no_state_and_is_deterministic(trained, corners):
     assert all(torch.equal(before[name], value) for name, value in classifier.state_dict().items())
 
 
+class Waits(nn.Module):
+    """The identity; lets other threads run within a forward pass."""
+
+    def forward(self, inputs):
+        time.sleep(1e-4 * len(inputs))
+        return inputs
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_threads_predict_as_one_thread(method, training, corners):
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 16), nn.BatchNorm1d(16), Waits(), nn.ReLU(), nn.Linear(16, 3)]
+    classifier = daedl.Classifier(FeatureModule(nn.Sequential(*layers), "3", (4,)), method)
+    classifier.fit_post_hoc(corners[:2]).train(training)
+    expected = [classifier.predict(corners[0][:rows]).scores() for rows in range(1, 9)]
+    before = {name: value.clone() for name, value in classifier.state_dict().items()}
+    state = torch.get_rng_state()
+    with ThreadPoolExecutor(8) as threads:
+        rows = [*range(1, 9)] * 2
+        computed = [*threads.map(lambda n: classifier.predict(corners[0][:n]).scores(), rows)]
+    assert all(same(*pair) for pair in zip(computed, expected * 2, strict=True))
+    assert all(torch.equal(before[name], value) for name, value in classifier.state_dict().items())
+    assert classifier.network.training is training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_pickled_predicts_the_same(trained, corners):
     classifier, _ = trained
     again = pickle.loads(pickle.dumps(classifier))
@@ -244,6 +273,16 @@ def test_trains_and_predicts_in_float64(method, blobs):
     classifier = daedl.Classifier(network().double(), method)
     fit(classifier, data, data, max_epochs=1, precision="64-true")
     assert classifier.predict(data[0]).probs.dtype == torch.float64
+
+
+def test_features_beyond_float32_are_rejected(method, blobs):
+    """Methods that store features in float32 would return NaN, and covariances would overflow."""
+    data = blobs[0].double(), blobs[1]
+    classifier = daedl.Classifier(network().double(), method).fit_post_hoc(data)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        classifier.predict(1e200 * data[0])
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        classifier.collect((1e200 * data[0], data[1]))
 
 
 def test_training_is_reproducible_and_keeps_the_random_state(method, blobs):

@@ -3,17 +3,21 @@
 import copy
 import errno
 import json
+import multiprocessing
+import os
 import pickle
 import resource
 import struct
 import subprocess
 import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import daedl
 from daedl import storage
@@ -194,6 +198,22 @@ print(p.probs.tolist(), model.class_names)
         torch.testing.assert_close(p.probs, q.probs, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.slow
+def test_spawned_processes_predict_the_same(trained, blobs):
+    expected = trained.predict(blobs[0]).probs
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        computed = pool.apply(trained.predict, (blobs[0],))
+    assert torch.equal(computed.probs, expected)
+    batches = DataLoader(
+        [blobs[0]],
+        batch_size=None,
+        collate_fn=trained.predict,
+        num_workers=1,
+        multiprocessing_context="spawn",
+    )
+    assert [torch.equal(batch.probs, expected) for batch in batches] == [True]
+
+
 class TestDamagedFiles:
     @pytest.mark.parametrize("keep", [0, 5, 100, 0.5, -1])
     def test_truncated(self, saved, keep):
@@ -290,6 +310,48 @@ class TestFailedWrites:
         trained.save(link)
         assert link.is_symlink()
         assert real.stat().st_mode & 0o777 == 0o600
+
+    @pytest.mark.parametrize("kind", ["loop", "pipe"])
+    def test_link_loops_and_pipes_are_rejected(self, trained, tmp_path, kind):
+        path = tmp_path / "model.daedl"
+        if kind == "loop":
+            path.symlink_to(path)
+        else:
+            os.mkfifo(path)
+        with pytest.raises(OSError, match=f"{kind}|regular"):
+            trained.save(path)
+        assert path.is_symlink() or path.is_fifo()
+        assert list(tmp_path.iterdir()) == [path]
+
+    @pytest.mark.slow
+    def test_temporary_files_of_killed_processes_are_removed(self, trained, tmp_path):
+        """A process that still writes keeps its temporary file."""
+        path = tmp_path / "m[1].daedl"
+        script = """
+import os, sys, time
+from pathlib import Path
+from daedl import storage
+def stay(descriptor):
+    print(flush=True)
+    time.sleep(600)
+os.fsync = stay
+storage.write_atomically(Path(sys.argv[1]), b"data")
+"""
+        command = [sys.executable, "-c", script, str(path)]
+        with ExitStack() as stack:
+            for left in (1, 2):
+                writer = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+                stack.callback(writer.kill)
+                writer.stdout.readline()
+                assert len(list(tmp_path.iterdir())) == left
+            writer.kill()
+            writer.wait()
+            trained.save(path)
+            assert (
+                len(list(tmp_path.iterdir())) == 2
+            )  # the model, and what the first process writes
+        trained.save(path)
+        assert list(tmp_path.iterdir()) == [path]
 
     @pytest.mark.skipif(
         not Path("/proc/self").exists(), reason="needs a folder without write permission"

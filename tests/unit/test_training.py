@@ -447,7 +447,11 @@ def test_checkpoints_of_other_runs_and_damaged_ones_are_rejected(blobs, tmp_path
         fit(model("edl"), blobs, max_epochs=1, checkpoint=path, resume=True)
     with pytest.raises(ValueError, match=r"another run \(learning rate is 0.001 .*1e-05"):
         fit(model(), blobs, max_epochs=2, checkpoint=path, resume=True, learning_rate=1e-5)
-    path.write_bytes(path.read_bytes()[:500])
+    whole = path.read_bytes()
+    torch.save({**torch.load(path, weights_only=True), "best_epoch": "last"}, path)
+    with pytest.raises(ValueError, match=r"not a training checkpoint.*best_epoch"):
+        fit(model(), blobs, max_epochs=1, checkpoint=path, resume=True)
+    path.write_bytes(whole[:500])
     with pytest.raises(ValueError, match="not a training checkpoint"):
         fit(model(), blobs, max_epochs=1, checkpoint=path, resume=True)
 

@@ -4,8 +4,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +18,7 @@ from daedl.density.distances import (
     TiedDistances,
 )
 from daedl.density.shrinkage import Shrinkage, Shrunk, shrink, shrunk_covariances
-from daedl.density.statistics import ClassStatistics, Structure, unit_length
+from daedl.density.statistics import ClassStatistics, unit_length
 
 DISTANCES: dict[str, Callable[..., Distances]] = {
     "full": FullDistances,
@@ -27,6 +28,17 @@ DISTANCES: dict[str, Callable[..., Distances]] = {
 }
 # Rows times classes times features per block; limits the working memory (chosen).
 _ELEMENTS = 2**23
+
+
+class GaussianSettings(msgspec.Struct, frozen=True):
+    """What `GaussianDensity.settings` returns; earlier versions lack the settings with defaults."""
+
+    covariance: Literal["full", "tied", "diagonal", "block", "low-rank"]
+    dtype: Literal["float32", "float64"]
+    rank: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    normalized: bool = False
+    parts: tuple[Annotated[int, msgspec.Meta(ge=1)], ...] = ()
+    candidates: dict[str, float] = {}
 
 
 class GaussianDensity(nn.Module):
@@ -131,18 +143,13 @@ class GaussianDensity(nn.Module):
     def restore(
         cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
     ) -> "GaussianDensity":
-        """Rebuild a density from its `state_dict()` and `settings()`.
-
-        Settings of earlier versions lack those of low ranks, normalisation, parts and candidates.
-        """
+        """Rebuild a density from its `state_dict()` and `settings()`."""
+        said = msgspec.convert(settings, GaussianSettings)
+        structure = "full" if said.covariance == "low-rank" else said.covariance
         counts, means, scatter = (tensors[name] for name in ("counts", "means", "scatter"))
-        rank, normalized = settings.get("rank"), settings.get("normalized", False)
-        structure: Structure = settings["covariance"] if rank is None else "full"
-        parts = tuple(settings.get("parts", ()))
-        statistics = ClassStatistics(counts, means, scatter, structure, normalized, parts)
+        statistics = ClassStatistics(counts, means, scatter, structure, said.normalized, said.parts)
         shrunk = Shrunk(*(tensors[each.name] for each in fields(Shrunk)))
-        dtype = getattr(torch, settings["dtype"])
-        return cls(statistics, shrunk, dtype, rank, settings.get("candidates"))
+        return cls(statistics, shrunk, getattr(torch, said.dtype), said.rank, said.candidates)
 
     @property
     def statistics(self) -> ClassStatistics:

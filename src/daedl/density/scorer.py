@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
+from daedl.checks import require_above_zero
 from daedl.density.fitting import RANK, Covariance, fit_gaussians, refit_gaussians
 from daedl.density.gaussian import GaussianDensity
 from daedl.density.leave_one_out import left_out_log_density
@@ -36,6 +38,7 @@ class DensityScorer(nn.Module):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
+        require_above_zero("temperature", temperature, "1.0")
         self.density = density
         self.normalizer = normalizer
         self.reference = reference
@@ -118,8 +121,9 @@ class DensityScorer(nn.Module):
         density = GaussianDensity.restore(strip_prefix(tensors, "density."), settings)
         arguments = dict(settings["normalizer"])
         kind = look_up(NORMALIZERS, arguments.pop("name"), "normalizer")
-        reference, temperature = settings.get("reference"), settings.get("temperature", 1.0)
-        return cls(density, kind(**arguments), reference, temperature)
+        normalizer = msgspec.convert(arguments, kind)
+        reference = msgspec.convert(settings.get("reference"), float | None)
+        return cls(density, normalizer, reference, settings.get("temperature", 1.0))
 
 
 def _log_densities(

@@ -50,6 +50,13 @@ class ClassStatistics:
     normalized: bool = False
     parts: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.parts and sum(self.parts) != self.num_features:
+            raise ValueError(
+                f"the parts {self.parts} have {sum(self.parts)} columns in total but the features have "
+                f"{self.num_features}; expected equal numbers: pass the parts of the same outputs"
+            )
+
     @classmethod
     def of(
         cls,
@@ -72,11 +79,6 @@ class ClassStatistics:
             )
         require_targets(targets, num_classes, len(features))
         width = features.shape[1]
-        if parts and sum(parts) != width:
-            raise ValueError(
-                f"the parts {tuple(parts)} have {sum(parts)} columns in total but the features have "
-                f"{width}; expected equal numbers: pass the parts of the same outputs"
-            )
         shape = {
             "full": (num_classes, width, width),
             "tied": (width, width),

@@ -1,22 +1,31 @@
 """Monte Carlo dropout."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from daedl.checks import Number, Whole
 from daedl.methods.softmax import Softmax
 from daedl.networks import Network
 from daedl.networks.headed import stack_outputs
-from daedl.outputs import Outputs, evaluating
+from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh)
+# Whether a dropout function has one value per channel.
+FUNCTIONS = {
+    F.dropout: False,
+    F.alpha_dropout: False,
+    F.dropout1d: True,
+    F.dropout2d: True,
+    F.dropout3d: True,
+}
+SATURATION = 1.7580993408473766  # λα of SELU; a dropped value of AlphaDropout is −λα
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +38,7 @@ class MCDropout(Softmax):
 
     Attributes:
         rate: rate of the added dropout; existing dropout layers keep their rate.
-        num_passes: K, at least 2. Not published for the comparison; 10 is a common default.
+        num_passes: K, from 2 to 1000. Not published for the comparison; 10 is a common default.
         seed: seed of the dropout masks, which makes predictions deterministic.
     """
 
@@ -43,7 +52,7 @@ class MCDropout(Softmax):
     )
 
     rate: Annotated[float, Number(0, above=True, limit=1)] = 0.2
-    num_passes: Annotated[int, Number(2, whole=True)] = 10
+    num_passes: Annotated[int, Number(2, limit=1001, whole=True)] = 10  # limit chosen
     seed: Whole = 0
 
     @property
@@ -72,10 +81,7 @@ class MCDropout(Softmax):
 
     def forward(self, network: nn.Module, images: Tensor) -> Outputs:
         """Mean features (B, H) and stacked logits (B, K, C) of K passes with dropout."""
-        with evaluating(network), _seeded(self.seed, images.device):
-            for module in network.modules():
-                if isinstance(module, DROPOUTS):
-                    module.train()
+        with _Masks(self.seed, images.device):
             outputs = stack_outputs([network(images) for _ in range(self.num_passes)])
         return outputs._replace(features=outputs.features.mean(1))
 
@@ -83,13 +89,36 @@ class MCDropout(Softmax):
         return Prediction.from_several(outputs.logits.softmax(-1))
 
 
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the generators of the CPU and `device` inside the block; restore their states after it."""
-    cuda = device.type == "cuda"
-    with torch.random.fork_rng([device] if cuda else []):
-        torch.default_generator.manual_seed(seed)
-        if cuda:  # only this device: the state of others would not be restored
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
+class _Masks(TorchFunctionMode):
+    """Makes dropout active in eval mode, with masks from a generator of its own.
+
+    It applies to the current thread only, and changes neither modules nor the global random state.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        super().__init__()
+        self.generator = torch.Generator(device).manual_seed(seed)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Replaces calls of dropout functions; calls all other functions."""
+        if func not in FUNCTIONS:
+            return func(*args, **(kwargs or {}))
+        inputs, rate = args[0], kwargs["p"]
+        if rate in (0, 1):
+            return inputs * (1 - rate)
+        # Masks of the same layout as those of torch, so that results equal its dropout with this seed.
+        per_channel = FUNCTIONS[func]
+        values = inputs.new_empty(_channels(inputs)) if per_channel else torch.empty_like(inputs)
+        kept = values.bernoulli_(1 - rate, generator=self.generator)
+        if func is not F.alpha_dropout:
+            return inputs * kept.div_(1 - rate)
+        # Keeps mean and variance (Klambauer et al., Self-Normalizing Neural Networks, 2017).
+        scale = ((1 - rate) * (1 + rate * SATURATION**2)) ** -0.5
+        return scale * (inputs * kept + SATURATION * (rate - 1 + kept))
+
+
+def _channels(inputs: Tensor) -> tuple[int, ...]:
+    """Shape (B, C, 1, ...) of one value per channel."""
+    return (*inputs.shape[:2], *[1] * (inputs.ndim - 2))

@@ -1,8 +1,9 @@
 """State that methods fit after training."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
 
+import msgspec
 from torch import Tensor, nn
 
 
@@ -28,5 +29,7 @@ class Fitted(nn.Module):
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
-        """Rebuild the state from its `state_dict()` and `settings()`."""
-        return cls(**tensors, **settings)
+        """Rebuild the state from its `state_dict()` and `settings()`, whose types are those of the class."""
+        hints = get_type_hints(cls)
+        typed = {k: msgspec.convert(v, hints.get(k, Any)) for k, v in settings.items()}
+        return cls(**tensors, **typed)

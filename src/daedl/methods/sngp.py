@@ -37,8 +37,8 @@ class GaussianProcessHead(nn.Module):
         super().__init__()
         # A separate CPU generator: the global random state is unaffected, and all devices draw the same.
         generator = torch.Generator("cpu").manual_seed(seed)
-        normal = torch.randn(width, latent, generator=generator, device="cpu")
-        uniform = torch.rand(width, generator=generator, device="cpu")
+        normal = torch.empty(width, latent, device="cpu").normal_(generator=generator)
+        uniform = torch.empty(width, device="cpu").uniform_(generator=generator)
         self.register_buffer("frequencies", normal / length_scale)
         self.register_buffer("phases", 2 * math.pi * uniform)
         self.norm = nn.LayerNorm(latent)

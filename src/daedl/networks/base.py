@@ -73,7 +73,7 @@ class Network(nn.Module):
         every |= {"features": selected, "pooling": self.pooling}
         added = self.since.items()
         self.arguments = {k: v for k, v in every.items() if (k, v) not in added}
-        self.parts = _probe(self, input_shape).parts
+        self.parts = _probe(self).parts
         self.num_features = sum(self.parts)
 
     def forward(self, images: Tensor) -> Outputs:
@@ -90,6 +90,16 @@ class Network(nn.Module):
     def plain(self) -> "Network":
         """The underlying network, without the heads or ensemble members that a method adds."""
         return self
+
+    def blank(self) -> Tensor:
+        """Zero input (B, *input_shape) to determine shapes: B = 0, for which a pass takes no memory.
+
+        B = 1 for modules of other packages, which may not support an empty batch.
+        """
+        parameter, plain = next(self.parameters()), self.plain
+        rows = int(isinstance(plain, FeatureModule) or plain.is_pretrained)
+        shape = (rows, *self.input_shape)
+        return torch.zeros(shape, dtype=parameter.dtype, device=parameter.device)
 
     def reinitialized(self) -> "Network":
         """Build the same architecture with new initial weights."""
@@ -137,7 +147,7 @@ class FeatureModule(Network):
         self.arguments = {"features": selected, "input_shape": list(input_shape)}
         if pooling != self.since["pooling"]:
             self.arguments["pooling"] = pooling
-        probe = _probe(self, self.input_shape)
+        probe = _probe(self)
         self.parts, self.num_classes = probe.parts, probe.logits.shape[1]
         self.num_features = sum(self.parts)
 
@@ -217,9 +227,7 @@ def lay_out(network: Network, memory_format: torch.memory_format = torch.channel
         network.to(memory_format=memory_format)  # type: ignore[call-overload]
 
 
-def _probe(network: Network, input_shape: tuple[int, ...]) -> Outputs:
-    """Outputs for one zero image, in eval mode so that running statistics don't change."""
-    parameter = next(network.parameters())
-    blank = torch.zeros((1, *input_shape), dtype=parameter.dtype, device=parameter.device)
+def _probe(network: Network) -> Outputs:
+    """Outputs for `network.blank()`, in eval mode so that running statistics don't change."""
     with evaluating(network), torch.no_grad():
-        return network(blank)  # type: ignore[no-any-return]
+        return network(network.blank())  # type: ignore[no-any-return]

@@ -3,11 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 
+from daedl.checks import Number
 from daedl.names import look_up
 
 On = Literal["epistemic", "aleatoric", "both", "all"]
@@ -21,6 +23,7 @@ SCORES: Mapping[str, tuple[str, ...]] = {
 }
 # Relative shift of a limit in an exported graph: about 16 float32 roundings (chosen).
 SLACK = 1e-6
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class GuideLine(NamedTuple):
@@ -166,10 +169,25 @@ class Thresholds:
     @classmethod
     def restore(cls, settings: Mapping[str, Any]) -> "Thresholds":
         """The thresholds that `settings()` describes."""
-        return cls(**{**settings, "target": Target.restore(settings["target"])})
+        saved = msgspec.convert(settings, _Saved)
+        for name, limit in saved.limits.items():
+            Number().require(f"the limit of {name}", limit, "the limits of `daedl calibrate`")
+        return cls(**{**msgspec.structs.asdict(saved), "target": Target.restore(saved.target)})
 
     def __str__(self) -> str:
         return self.target.describe(self)
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """What `Thresholds.settings` returns."""
+
+    limits: Annotated[
+        dict[Literal["epistemic", "aleatoric", "density"], float], msgspec.Meta(min_length=1)
+    ]
+    target: dict[str, Any]
+    samples: Annotated[int, msgspec.Meta(ge=1)]
+    coverage: _Share
+    error: _Share
 
 
 def accepts(limits: Mapping[str, float], scores: Mapping[str, Tensor]) -> Tensor:

@@ -166,18 +166,17 @@ def _lanczos(
 
 
 def input_sizes(network: Network) -> Mapping[nn.Module, list[Size]]:
-    """Input shapes of each module on one zero input, one per call."""
+    """Input shapes of each module on `network.blank()`, one per call."""
     sizes: dict[nn.Module, list[Size]] = defaultdict(list)
 
     def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if inputs and isinstance(inputs[0], Tensor):
             sizes[module].append(tuple(inputs[0].shape))
 
-    parameter = next(network.parameters())
     hooks = [module.register_forward_pre_hook(record) for module in network.modules()]
     try:
         with evaluating(network), torch.no_grad():
-            network(parameter.new_zeros((1, *network.input_shape)))
+            network(network.blank())
     finally:
         for hook in hooks:
             hook.remove()

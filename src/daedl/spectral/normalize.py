@@ -1,13 +1,13 @@
 """Spectral normalisation: divides weights by an estimate of their largest singular value."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from daedl.checks import Count, Positive, require_finite, require_settings
+from daedl.checks import Number, Positive, require_finite, require_settings
 from daedl.networks.base import Network
 from daedl.outputs import evaluating
 from daedl.spectral.maps import (
@@ -44,7 +44,7 @@ class SpectralNorm:
     scope: Literal["all", "features"] = "all"
     coefficient: Positive = 1.0
     soft: bool = False
-    iterations: Count = 1
+    iterations: Annotated[int, Number(1, limit=1001, whole=True)] = 1  # limit chosen
 
     def __post_init__(self) -> None:
         require_settings(self)
@@ -56,7 +56,9 @@ PUBLISHED = SpectralNorm()  # as in the paper's code
 DEFAULT = SpectralNorm(scope="features", coefficient=3.0)
 
 
-def spectral_normalize(network: Network, settings: SpectralNorm = PUBLISHED) -> Network:
+def spectral_normalize(
+    network: Network, settings: SpectralNorm = PUBLISHED, *, converge: bool = True
+) -> Network:
     """Normalise the layers of `network` in place, and return it.
 
         hard:  W ← coefficient · W / σ(W)
@@ -69,7 +71,7 @@ def spectral_normalize(network: Network, settings: SpectralNorm = PUBLISHED) -> 
     pass, and fixed in eval mode. σ is differentiable in W; u and v are treated as constants.
 
     BatchNorm isn't normalised, and a residual sum adds norms: `lipschitz_bound` computes the bound of the
-    whole network.
+    whole network. `converge=False` omits the first convergence, if u and v are loaded afterwards.
     """
     layers = {n: m for n, m in network.named_modules_in(settings.scope) if isinstance(m, Layer)}
     if not layers:
@@ -87,8 +89,10 @@ def spectral_normalize(network: Network, settings: SpectralNorm = PUBLISHED) -> 
     # All maps are built before any layer changes, so an error leaves the network unchanged.
     maps = _maps(network, layers, settings.norm)
     for name, layer in layers.items():
-        scaling = _Scaling(maps[name], layer.weight, settings)
+        scaling = _Scaling(maps[name], layer.weight, settings).train(layer.training)
+        scaling.converge = converge
         parametrize.register_parametrization(layer, "weight", scaling)
+        scaling.converge = True
     return network
 
 
@@ -126,6 +130,7 @@ class _Scaling(nn.Module):
 
     u: Tensor
     v: Tensor
+    converge = True
 
     def __init__(self, linear: LinearMap, weight: Tensor, settings: SpectralNorm) -> None:
         super().__init__()
@@ -156,9 +161,10 @@ class _Scaling(nn.Module):
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """Set the unnormalised weight, and converge u and v on it."""
-        singular = top_singular(self.linear, weight)
-        self.u.copy_(singular.u)
-        self.v.copy_(singular.v)
+        if self.converge:
+            singular = top_singular(self.linear, weight)
+            self.u.copy_(singular.u)
+            self.v.copy_(singular.v)
         return weight
 
     @torch.no_grad()

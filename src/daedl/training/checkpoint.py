@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from daedl.storage import write_atomically
@@ -47,6 +48,9 @@ class Checkpoint:
         """Reads a checkpoint from `path` without running code from the file."""
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
+            msgspec.convert(
+                content, cls
+            )  # validates types; the state dictionaries stay as they are
             return cls(**content)
         except Exception as error:
             raise ValueError(

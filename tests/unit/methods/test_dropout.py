@@ -101,12 +101,23 @@ def test_passes_are_counted():
     assert MCDropout(num_passes=7).passes == 7
 
 
-@pytest.mark.parametrize("kind", [nn.Dropout1d, nn.Dropout2d])
-def test_channel_dropout_is_active_at_prediction(kind):
-    torch.manual_seed(0)
-    shape = (4, 1, 1) if kind is nn.Dropout2d else (4, 1)
-    layers = nn.Sequential(nn.Unflatten(1, shape), kind(0.5), nn.Flatten(), nn.Linear(4, 3))
-    network = FeatureModule(layers, features="2", input_shape=(4,))
-    model = daedl.Classifier(network, MCDropout())
-    logits = model.method.forward(model.network, torch.ones(2, 4)).logits
-    assert logits.std(1).min() > 0
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        (nn.Dropout, (4,)),
+        (nn.AlphaDropout, (4,)),
+        (nn.Dropout1d, (4, 5)),
+        (nn.Dropout2d, (4, 5, 5)),
+        (nn.Dropout3d, (4, 5, 5, 5)),
+    ],
+)
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_masks_equal_those_of_torch(kind, shape, rate):
+    inputs = torch.randn(6, *shape)
+    torch.manual_seed(5)
+    expected = torch.stack([kind(rate)(inputs).flatten(1) for _ in range(2)], 1)
+    layer = nn.Sequential(kind(rate), nn.Flatten(), nn.Identity())
+    network = FeatureModule(nn.Sequential(layer, nn.LazyLinear(3)), "0", shape)
+    model = daedl.Classifier(network, MCDropout(num_passes=2, seed=5)).eval()
+    outputs = model.method.forward(model.network, inputs)
+    torch.testing.assert_close(outputs.features, expected.mean(1))

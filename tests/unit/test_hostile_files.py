@@ -1,0 +1,171 @@
+"""Model files with a valid digest whose description is invalid, or describes more than the file contains."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import safetensors.torch
+import torch
+
+import daedl
+from daedl import storage
+from daedl.networks import MLP, ConvNet, WhitenNet
+
+MIB = 2**20
+
+
+def saved(path, method="daedl", network=None, **settings):
+    """Saves a small fitted and calibrated model, and returns its tensors and description."""
+    torch.manual_seed(0)
+    network = network or MLP(4, 3, hidden=(8,))
+    model = daedl.Classifier(network, method, **settings)
+    data = torch.rand(90, *network.input_shape), torch.arange(90) % 3
+    model.fit_post_hoc(data).calibrate(data)
+    model.save(path)
+    return storage.load(path)
+
+
+def changed(description, keys, value):
+    """A copy of `description` with another value at the dotted `keys`."""
+    copy = json.loads(json.dumps(description))
+    *parents, last = keys.split(".")
+    entry = copy
+    for key in parents:
+        entry = entry[key]
+    entry[last] = value
+    return copy
+
+
+LARGE = [
+    ("daedl", MLP, "network.arguments.hidden", [25_000, 25_000]),
+    ("daedl", MLP, "network.arguments.hidden", [1] * 100_000),
+    ("daedl", MLP, "spectral.iterations", 10**9),
+    ("daedl", ConvNet, "network.arguments.image_size", 6000),
+    ("softmax", WhitenNet, "network.arguments.hidden", [10**6, 10**6]),
+    ("ensemble", MLP, "method.arguments.size", 20_000),
+    ("natpn", MLP, "method.arguments.depth", 50_000),
+    ("sngp", MLP, "method.arguments.width", 10**6),
+    ("dropout", MLP, "method.arguments.num_passes", 10**8),
+    ("nuq", MLP, "fitted.num_classes", 10**9),
+    ("adats", MLP, "fitted.num_features", 10**9),
+]
+NETWORKS = {
+    MLP: lambda: MLP(4, 3, hidden=(8,)),
+    ConvNet: lambda: ConvNet(1, 3, image_size=8, channels=4),
+    WhitenNet: lambda: WhitenNet(1, 3, image_size=8, hidden=(4, 4)),
+}
+
+
+@pytest.mark.slow
+def test_large_descriptions_take_little_memory(tmp_path):
+    """Also bounds the work: each of these files took gigabytes or minutes."""
+    path = tmp_path / "model.daedl"
+    for number, (method, network, keys, value) in enumerate(LARGE):
+        settings = {"epochs": 1} if method == "adats" else {}
+        tensors, description = saved(path, method, NETWORKS[network](), **settings)
+        storage.save(tmp_path / f"{number}.large", tensors, changed(description, keys, value))
+    script = """
+import pathlib, resource, sys, daedl
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+daedl.Classifier.load(sys.argv[1])
+before = peak()
+for path in sorted(pathlib.Path(sys.argv[1]).parent.glob("*.large")):
+    try:
+        daedl.Classifier.load(path)
+        print(path.name, "was loaded")
+    except ValueError as error:
+        if peak() > before + 50:
+            print(path.name, peak() - before, "MiB")
+"""
+    command = [sys.executable, "-c", script, str(path)]
+    assert subprocess.check_output(command, text=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "value"),
+    [
+        ("daedl", "network", None),
+        ("daedl", "network.name", 7),
+        ("daedl", "network.arguments.hidden", [2.5]),
+        ("daedl", "network.arguments.hidden", [[[8]]]),
+        ("daedl", "network.arguments.in_features", 10**400),
+        ("daedl", "method", []),
+        ("daedl", "method.arguments", [1]),
+        ("daedl", "method.arguments.kl_weight", "much"),
+        ("daedl", "dtype", "float33"),
+        ("daedl", "dtype", "nn"),
+        ("daedl", "class_names", [1, 2, 3]),
+        ("daedl", "preprocess", "default"),
+        ("daedl", "revisions", [{"samples": "many"}]),
+        ("daedl", "trained_on", {"samples": 3}),
+        ("daedl", "spectral", {"coefficient": "x"}),
+        ("daedl", "thresholds", []),
+        ("daedl", "thresholds.limits", {}),
+        ("daedl", "thresholds.limits", {"epistemic": float("nan")}),
+        ("daedl", "thresholds.limits", {"epistemic": "1"}),
+        ("daedl", "thresholds.limits", {"colour": 1.0}),
+        ("daedl", "thresholds.samples", -3),
+        ("daedl", "thresholds.coverage", 2.0),
+        ("daedl", "thresholds.target.rate", "x"),
+        ("softmax", "thresholds.limits", {"density": 1.0}),
+        ("daedl", "fitted", {}),
+        ("daedl", "fitted.dtype", "int8"),
+        ("daedl", "fitted.covariance", "round"),
+        ("daedl", "fitted.parts", [3, 3]),
+        ("daedl", "fitted.reference", "half"),
+        ("daedl", "fitted.temperature", 0),
+        ("daedl", "fitted.normalizer.low", "a"),
+        ("temperature", "fitted.temperature", -1.0),
+        ("knn", "fitted.k", 0),
+        ("knn", "fitted.k", 1.5),
+        ("nuq", "fitted.bandwidth", "wide"),
+        ("ensemble", "fitted", {"parts": []}),
+    ],
+)
+def test_invalid_descriptions_are_rejected(tmp_path, method, keys, value):
+    path = tmp_path / "model.daedl"
+    tensors, description = saved(path, method)
+    storage.save(path, tensors, changed(description, keys, value))
+    with pytest.raises(ValueError, match=r"can't be rebuilt|64 bits"):
+        daedl.Classifier.load(path)
+
+
+@pytest.mark.parametrize("name", ["fitted.density.means", "network.classifier.logits.bias"])
+@pytest.mark.parametrize("change", [lambda t: t[..., :2], lambda t: t.long(), None])
+def test_tensors_that_differ_from_the_description_are_rejected(tmp_path, name, change):
+    path = tmp_path / "model.daedl"
+    tensors, description = saved(path)
+    value = tensors.pop(name)
+    if change is not None:
+        tensors[name] = change(value)
+    storage.save(path, tensors, description)
+    with pytest.raises(ValueError, match="can't be rebuilt"):
+        daedl.Classifier.load(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"format": 2, "network": %s}' % ("[" * 100_000 + "]" * 100_000),
+        '{"format": 2, "network": %s}' % ("[" * 900 + "]" * 900),
+        f'{{"format": 2, "network": {10**400}}}',
+        f'{{"format": 2, "network": {"9" * 5000}}}',
+        '{"format": "new"}',
+        "[2]",
+        "2",
+    ],
+)
+def test_unusual_json_is_rejected(tmp_path, text):
+    path = tmp_path / "model.daedl"
+    path.write_bytes(safetensors.torch.save({"a": torch.zeros(1)}, {"daedl": text}))
+    with pytest.raises(ValueError, match="damaged"):
+        daedl.Classifier.load(path)
+
+
+def test_a_training_record_that_can_not_be_read_is_not_saved(tmp_path):
+    model = daedl.Classifier(MLP(4, 3))
+    model.trained_on = {"samples": "many"}
+    with pytest.raises(ValueError, match="trained_on"):
+        model.save(tmp_path / "model.daedl")
