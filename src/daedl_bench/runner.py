@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from daedl import evaluate
 from daedl.evaluate import Measured
+from daedl.prediction import Prediction
 from daedl_bench import results, two_moons
 from daedl_bench.datasets import corrupted_sets
 from daedl_bench.failures import Failure, Failures
@@ -157,7 +158,8 @@ def _measured(
     """
     inside, targets = predictor.predict(experiment.test)
     if unit == experiment.test:
-        yield unit, [*evaluate.classification(inside, targets), *predictor.costs()]
+        measured = evaluate.classification(inside, targets)
+        yield unit, [*measured, *_mean_scores(inside), *predictor.costs()]
     elif unit != experiment.shift:
         yield unit, evaluate.ood_detection(inside, predictor.predict(unit)[0])
     for group, names in corrupted_sets(unit).items():
@@ -165,8 +167,16 @@ def _measured(
         for name in names:
             outside = predictor.predict(name)[0]
             each.append(evaluate.ood_detection(inside[: len(outside)], outside, "shift"))
-            yield name, each[-1]
+            yield name, [*each[-1], *_mean_scores(outside)]
         yield group, evaluate.averaged(each)
+
+
+def _mean_scores(prediction: Prediction) -> list[Measured]:
+    """The mean of every uncertainty score, which should grow with the severity of a corruption."""
+    return [
+        Measured("uncertainty", name, "mean", float(score.double().mean()))
+        for name, score in prediction.scores().items()
+    ]
 
 
 def _done(path: Path) -> Done:
