@@ -81,6 +81,12 @@ def run_experiment(
             "its curves from them.",
         ),
     ] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Minutes per training; by default the number of epochs is the protocol's."
+        ),
+    ] = None,
     threads: Threads = None,
 ) -> None:
     """Train and measure what is missing, and append the rows; resumes after an interruption."""
@@ -104,6 +110,7 @@ def run_experiment(
             methods=labels,
             seeds=chosen,
             networks=networks,
+            budget=budget,
         )
     for failure in failures:
         typer.secho(f"failed: {failure}", fg="red", err=True)

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -41,6 +42,19 @@ def epoch_seconds(protocol: Protocol, method: Method) -> float:
     return (train + FORWARD * val) / size * _step(protocol, method, size)
 
 
+def within(protocol: Protocol, method: Method, minutes: float) -> Protocol:
+    """The protocol with as many epochs as fit into `minutes` at the measured speed; its name tells them."""
+    number = int(60 * minutes / epoch_seconds(protocol, method.training_method()))
+    if number < 1:
+        raise ValueError(
+            f"the budget is {minutes:g} minutes, which is less than one epoch of {protocol.name} on this "
+            "machine; expected at least one: allow more, or choose another protocol"
+        )
+    training = {**protocol.training, "max_epochs": number}
+    name = f"{protocol.name}-{number}-epochs"
+    return msgspec.structs.replace(protocol, name=name, training=training)
+
+
 def epochs(catalogue: Catalogue, experiment: Experiment, protocol: Protocol) -> int:
     """Largest number of epochs of one seed of all methods: those that share a network count once."""
     most: dict[str, int] = {}
@@ -71,11 +85,14 @@ def _step(protocol: Protocol, method: Method, size: int) -> float:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand((size, *network.input_shape), generator=generator)
     targets = torch.arange(size) % network.num_classes
+    mixed = protocol.training.get("precision") == "bf16-mixed"
 
     def step(images: Tensor, targets: Tensor) -> float:
         started = time.perf_counter()
         optimizer.zero_grad()
-        torch.autograd.backward(method.training_loss(classifier.network, images, targets, 0))
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            loss = method.training_loss(classifier.network, images, targets, 0)
+        torch.autograd.backward(loss)
         optimizer.step()
         return time.perf_counter() - started
 

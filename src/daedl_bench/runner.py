@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from daedl import evaluate
 from daedl.evaluate import Measured
 from daedl.prediction import Prediction
-from daedl_bench import results, two_moons
+from daedl_bench import estimate, results, two_moons
 from daedl_bench.datasets import corrupted_sets
 from daedl_bench.failures import Failure, Failures
 from daedl_bench.results import Row
@@ -39,6 +39,7 @@ def run(
     methods: Sequence[str] | None = None,
     seeds: Iterable[int] = (0,),
     networks: bool = False,
+    budget: float | None = None,
 ) -> list[Failure]:
     """Measure the rows of an experiment that the file `path` lacks; a failure doesn't stop the rest.
 
@@ -46,7 +47,8 @@ def run(
     that cannot be loaded is reported before training and skipped; without the test images nothing is
     measured, as every OOD dataset is compared with them. Without the training images only
     trials whose networks are in the cache run. With `networks`, networks that the cache lacks are
-    trained although all their rows exist.
+    trained although all their rows exist. `budget` is the time of one training in minutes; the number of
+    epochs follows from the measured speed.
     """
     results.commit()  # before training, as the checkout may change meanwhile
     experiment, failures = catalogue.experiment(name), Failures(workspace.progress)
@@ -56,6 +58,9 @@ def run(
         two_moons.run(settings, path, seeds, workspace.progress, failures)
         return failures
     chosen, done = experiment.protocol(protocol), _done(path)
+    if budget is not None:
+        first = catalogue.method((methods or experiment.methods)[0], chosen)
+        chosen = estimate.within(chosen, first, budget)
     jobs = [
         Job(label, trial, units)
         for seed in dict.fromkeys(seeds)

@@ -52,3 +52,13 @@ def test_every_phase_counts():
 )
 def test_durations_are_formatted(seconds, text):
     assert estimate.duration(seconds) == text
+
+
+def test_a_budget_determines_the_number_of_epochs(monkeypatch):
+    monkeypatch.setattr(estimate, "_step", lambda *_: 1.0)
+    seconds = estimate.epoch_seconds(SMALL, SHIPPED.method("edl"))
+    fitting = estimate.within(SMALL, SHIPPED.method("edl"), 3.5 * seconds / 60)
+    assert fitting.training == {**SMALL.training, "max_epochs": 3}
+    assert fitting.name == "mnist-paper-3-epochs"
+    with pytest.raises(ValueError, match="budget"):
+        estimate.within(SMALL, SHIPPED.method("edl"), 0.5 * seconds / 60)
