@@ -24,6 +24,8 @@ TITLES = {
     **{name: method.title for name, method in METHODS.items()},
     # Configurations of methods, as the experiments label them.
     "daedl-loo": "DAEDL-LOO",
+    "daedl-depths": "DAEDL, all depths",
+    "retrofit-depths": "Softmax + density, all depths",
     "daedl-mispaired": "DAEDL, densities shuffled",
     "natpn-joint": "NatPN without fine-tuning",
     "ddu": "DDU without SN",
@@ -51,6 +53,7 @@ STYLES = {
     "edl": Style(ORANGE, "s", "-."),
     "daedl": Style(GREEN, "^", "-"),
     "daedl-loo": Style(VERMILION, "v", _LONG),
+    "daedl-depths": Style(VERMILION, "v", "-"),
     "i-edl": Style(PURPLE, "D", _SHORT),
     "edl+": Style(BROWN, "p", ":"),
     "exp": Style(BROWN, "p", ":"),

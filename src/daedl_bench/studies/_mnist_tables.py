@@ -2,59 +2,23 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 from pandas import DataFrame
 
-from daedl_bench import names, paper
+from daedl_bench import names
 from daedl_bench.names import DASH, markdown
 from daedl_bench.studies import mnist_quick
-from daedl_bench.summary import Results, Summary
+from daedl_bench.studies._tables import (
+    BOTH,
+    Question,
+    Source,
+    by_question,
+    number_of_seeds,
+    with_seeds,
+)
+from daedl_bench.summary import Results
 
 QUICK, BRIEF, PAPER = "mnist-quick", "mnist-brief", "mnist-paper"
-BOTH = ("aleatoric", "epistemic")
-
-
-class Source(NamedTuple):
-    """Where the figures of a line or column come from; without `study` from the experiments."""
-
-    protocol: str
-    method: str
-    study: str = ""
-
-
-class Question(NamedTuple):
-    """A line or a column of a table; figures of several scores are shown side by side."""
-
-    title: str
-    data: str
-    task: str
-    metric: str
-    scores: tuple[str, ...] = BOTH
-
-    def ask(self, results: Results, source: Source) -> list[Summary | None]:
-        """The summary of every score."""
-        *trial, study = source
-        figures = [(*trial, self.data, self.task, score, self.metric) for score in self.scores]
-        return [results.get(*each, study=study) for each in figures]
-
-    def text(self, results: Results, source: Source) -> str:
-        """Every score; the number of seeds is shown where it is not the accuracy's."""
-        found, seeds = self.ask(results, source), _seeds(results, source)
-        cells = [each.text(count=each.n != (seeds or each.n)) if each else DASH for each in found]
-        return " / ".join(cells) if any(found) else DASH
-
-    def published(self, method: str) -> str:
-        """The paper's means."""
-        means = {
-            column.score: figure.mean
-            for table in paper.tables().values()
-            for column, figure in zip(table.columns, table.rows.get(method, ()), strict=False)
-            if figure and (column.id, column.ood) == ("mnist", self.data)
-            if (column.task, column.metric) == (self.task, self.metric)
-        }
-        cells = [f"{means[each]:.2f}" if each in means else DASH for each in self.scores]
-        return " / ".join(cells) if means else DASH
 
 
 ACCURACY = Question("accuracy", "mnist", "classification", "accuracy", ("labels",))
@@ -94,13 +58,13 @@ def _beside_the_paper(
         f"{names.method(method)}, {protocol.removeprefix('mnist-')}": Source(protocol, method)
         for protocol, method in ((PAPER, "daedl"), (QUICK, "daedl"), other)
     }
-    return _by_question(results, questions, _with_seeds(results, sources), published=True)
+    return by_question(results, questions, with_seeds(results, sources), published="mnist")
 
 
 def ablation(results: Results) -> str:
     """The parts of DAEDL, and softmax, under the quick protocol."""
     labels = ("softmax", "edl", "exp", "exp+de", "exp+sn", "daedl")
-    return _by_question(
+    return by_question(
         results, COMPARED, {names.method(each): Source(QUICK, each) for each in labels}
     )
 
@@ -119,7 +83,7 @@ def every_method(results: Results) -> str:
             ),
         ]
         for label in results.catalogue.experiment("mnist-ood").methods
-        if (seeds := _seeds(results, Source(BRIEF, label)))
+        if (seeds := number_of_seeds(results, Source(BRIEF, label)))
     ]
     heads = "seeds,accuracy,ECE,KMNIST,Fashion-MNIST,MNIST-C,step,prediction"
     return markdown(["", *heads.split(",")], lines)
@@ -134,7 +98,7 @@ def wrapped(results: Results) -> str:
     }
     lines = [
         [
-            f"{title} ({names.seeds(_seeds(results, Source(BRIEF, label)))})",
+            f"{title} ({names.seeds(number_of_seeds(results, Source(BRIEF, label)))})",
             *(each.text(results, Source(BRIEF, label)) for each in COMPARED),
         ]
         for label, title in titles.items()
@@ -151,8 +115,15 @@ def prevalence(results: Results) -> str:
         study = source._replace(study="prevalence")
         for each in (KMNIST, FASHION):
             rare = each._replace(metric="aupr, one in eight")
-            cells += [each.text(results, source), rare.text(results, study), each.published(label)]
-        seeds, count = _seeds(results, source), max(s.n for s in rare.ask(results, study) if s)
+            cells += [
+                each.text(results, source),
+                rare.text(results, study),
+                each.published(label, "mnist"),
+            ]
+        seeds, count = (
+            number_of_seeds(results, source),
+            max(s.n for s in rare.ask(results, study) if s),
+        )
         part = "" if count == seeds else f", {count} of them at 1 to 7"
         lines.append([f"{names.method(label)} ({names.seeds(seeds)}{part})", *cells])
     first, *others = "ours, 1 to 1", "ours, 1 to 7", "printed"
@@ -175,7 +146,7 @@ def quick_and_paper(results: Results) -> str:
     }
     auroc = MNIST_C._replace(title="MNIST-C: AUROC", metric="auroc")
     questions = (ACCURACY, KMNIST, FASHION, NOISE, MNIST_C, auroc)
-    return _by_question(results, questions, _with_seeds(results, sources))
+    return by_question(results, questions, with_seeds(results, sources))
 
 
 def candidates(results: Results) -> str:
@@ -215,38 +186,6 @@ def unknown_digits(results: Results) -> str:
         for name, mean in zip(map(str, means.index), means, strict=True)
     ]
     return markdown(["candidate", *sets, "mean"], lines)
-
-
-def _by_question(
-    results: Results,
-    questions: Iterable[Question],
-    sources: Mapping[str, Source],
-    published: bool = False,
-) -> str:
-    """One line per question, one column per source; with `published` the paper's DAEDL comes first."""
-    lines = [
-        [
-            each.title,
-            *([each.published("daedl")] if published else []),
-            *(each.text(results, source) for source in sources.values()),
-        ]
-        for each in questions
-    ]
-    return markdown(["", *(["published"] if published else []), *sources], lines)
-
-
-def _with_seeds(results: Results, sources: Mapping[str, Source]) -> dict[str, Source]:
-    """The number of seeds appended to every heading."""
-    return {
-        f"{head}, {names.seeds(_seeds(results, source))}": source
-        for head, source in sources.items()
-    }
-
-
-def _seeds(results: Results, source: Source) -> int:
-    """Number of seeds of the accuracy."""
-    (accuracy,) = ACCURACY.ask(results, source)
-    return accuracy.n if accuracy else 0
 
 
 def _validation(results: Results, protocol: str) -> DataFrame:

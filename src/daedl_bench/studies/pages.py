@@ -17,7 +17,7 @@ from daedl_bench.corruptions import FAMILIES
 from daedl_bench.corruptions.page import table as corruptions
 from daedl_bench.options import RESULTS, ResultsFolder
 from daedl_bench.spec import catalogue
-from daedl_bench.studies import _mnist_tables
+from daedl_bench.studies import _cifar_tables, _mnist_tables
 from daedl_bench.studies.panel import verdict
 from daedl_bench.summary import Results
 
@@ -43,6 +43,7 @@ def _without_rows(table: Callable[..., str], *arguments: object) -> Callable[[Re
 TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
     {
         **_mnist_tables.TABLES,
+        **_cifar_tables.TABLES,
         **{name: _without_rows(corruptions, family) for name, family in FAMILIES.items()},
         "methods": _without_rows(methods_page.table),
         "method-sections": _without_rows(methods_page.sections),
