@@ -25,6 +25,7 @@ TITLES = {
     # Configurations of methods, as the experiments label them.
     "daedl-loo": "DAEDL-LOO",
     "daedl-depths": "DAEDL, all depths",
+    "daedl-diagonal": "DAEDL, all depths, diagonal",
     "retrofit-depths": "Softmax + density, all depths",
     "daedl-mispaired": "DAEDL, densities shuffled",
     "natpn-joint": "NatPN without fine-tuning",

@@ -34,7 +34,7 @@ SHIFT = tuple(
     Question(f"CIFAR-10-C, severity {severity}: AUPR", f"cifar10-c/{severity}", "shift", "aupr")
     for severity in range(1, 6)
 )
-OURS = ("daedl", "daedl-depths", "softmax", "retrofit-depths")
+OURS = ("daedl", "daedl-depths", "daedl-diagonal", "softmax", "retrofit-depths")
 
 
 def cifar(results: Results) -> str:
@@ -65,10 +65,20 @@ def cifar_methods(results: Results) -> str:
     return markdown(heads, lines)
 
 
+def cifar_ready(results: Results) -> str:
+    """The ready model, for its card."""
+    auroc = tuple(each for each in DETECTION if each.metric == "auroc")
+    columns = _columns(results, ("daedl-diagonal",))
+    return by_question(results, (ACCURACY, BRIER, ECE, *auroc, *FAR), columns)
+
+
 def _columns(results: Results, labels: tuple[str, ...]) -> Mapping[str, Source]:
     return with_seeds(results, {names.method(each): Source(CPU, each) for each in labels})
 
 
 TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
-    {each.__name__.replace("_", "-"): each for each in (cifar, cifar_summary, cifar_methods)}
+    {
+        each.__name__.replace("_", "-"): each
+        for each in (cifar, cifar_summary, cifar_methods, cifar_ready)
+    }
 )

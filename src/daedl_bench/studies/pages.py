@@ -30,6 +30,7 @@ PAGES = (
     "docs/methods.md",
     "docs/corruptions.md",
     "benchmarks/results/findings.md",
+    "models/README.md",
 )
 MARKED = re.compile(
     r"(<!-- rows: ([a-z0-9-]+) -->\n\n)((?:\|[^\n]*\n)+|## .*?(?=<!-- end))", re.DOTALL
