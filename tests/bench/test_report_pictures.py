@@ -251,6 +251,22 @@ def test_corruptions_are_drawn_as_in_the_paper():
     assert grid.narrow not in (None, grid.data)
 
 
+def test_growth_of_the_uncertainty_is_its_rank_correlation_with_the_severity():
+    """One method's uncertainty grows with every severity, the other's falls."""
+    circumstances = {"experiment": "stripes-severity", "protocol": "stripes-tiny"}
+    rows = shift_rows("cifar10-c", "stripes-severity")
+    rows += [
+        row(method, name, "uncertainty", "aleatoric", "mean", sign * int(name[-1]), **circumstances)
+        for method, sign in (("daedl", 0.1), ("softmax", -0.1))
+        for members in corrupted_sets("cifar10-c").values()
+        for name in members
+    ]
+    _, several = pictures.of_corruptions(Results(CATALOGUE, tuple(rows)))
+    (growth,) = (each for each in several.pictures if "growth" in each.name)
+    assert "DAEDL 100" in growth.caption
+    assert "Softmax -100" in growth.caption
+
+
 def test_corruptions_without_rows_name_their_command():
     for only in pictures.of_corruptions(Results(CATALOGUE, ())):
         assert only.pictures == ()

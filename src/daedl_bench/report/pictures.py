@@ -189,20 +189,31 @@ def _corruption_gallery(
     if found.empty:
         command = names.command(experiment.name, short, experiment.methods)
         return Gallery(title, notes=[NOT_RUN, f"    {command}"])
-    drawn = _draw_corruptions(f"{protocol.name}-{family}", family, found)
+    stem = f"{protocol.name}-{family}"
+    drawn = list(_draw_corruptions(stem, family, found))
+    means = _shift(family, experiment.drawn, protocol.name, results, "uncertainty", ("mean",))
+    drawn += _draw_growth(stem, means[means["severity"].notna()])
     return Gallery(title, sorted(drawn, key=lambda each: each.narrow is not None))
 
 
-def _shift(family: str, drawn: Sequence[str], protocol: str, results: Results) -> DataFrame:
-    """Metrics of shift detection by corruption ("" for the mean over corruptions) and severity."""
+def _shift(
+    family: str,
+    drawn: Sequence[str],
+    protocol: str,
+    results: Results,
+    task: str = "shift",
+    metrics: Sequence[str] = METRICS,
+) -> DataFrame:
+    """Metrics of a task by corruption ("" for the mean over corruptions) and severity."""
     sets = [
         (name, "" if name == group else name.split("/")[1], severity)
         for group, members in corrupted_sets(family).items()
         for severity in [int(group.rpartition("/")[2]) if "/" in group else None]
         for name in (group, *members)
     ]
-    found = results.summaries(protocol).query("task == 'shift' and n > 0")
-    found = found[found["score"].isin(SCORES) & found["metric"].isin(METRICS)]
+    found = results.summaries(protocol).query("n > 0")
+    found = found[(found["task"] == task) & found["metric"].isin(metrics)]
+    found = found[found["score"].isin(SCORES)]
     methods = [each for each in results.methods(protocol) if each in drawn]
     labels = DataFrame({"method": methods}, dtype=str)
     columns = DataFrame(sets, columns=["data", "corruption", "severity"])
@@ -235,6 +246,26 @@ def _draw_corruptions(stem: str, family: str, found: DataFrame) -> Iterator[Pict
             yield Picture(
                 f"{stem}-{name}", words, figures.png(plots.corruption_dots(singles, label))
             )
+
+
+def _draw_growth(stem: str, means: DataFrame) -> Iterator[Picture]:
+    """Whether mean uncertainties grow with the severity, by rank correlation, one picture per score."""
+    keys = ["method", "corruption"]
+    for score, values in means.groupby("score", sort=False):
+        found = DataFrame(
+            [
+                (*key, part["severity"].corr(part["mean"], method="spearman"), 0.0)
+                for key, part in values.groupby(keys, sort=False)
+            ],
+            columns=[*keys, "mean", "std"],
+        )
+        averages = found.groupby("method", sort=False)["mean"].mean()
+        shown = ", ".join(f"{names.method(str(m))} {100 * v:.0f}" for m, v in averages.items())
+        label = f"rank correlation × 100 of mean {score} uncertainty and severity"
+        words = f"{label[:1].upper()}{label[1:]}. Mean over corruptions: {shown}."
+        yield Picture(
+            f"{stem}-growth-{score}", words, figures.png(plots.corruption_dots(found, label))
+        )
 
 
 def _file(name: str) -> str:
