@@ -195,3 +195,11 @@ def test_text_from_files_is_inert(folder, tmp_path):
     (line,) = csv.DictReader(call("predict", model, image, "--format", "csv").stdout.splitlines())
     assert line["class_name"].startswith(("'=", "'+", "'@"))
     assert float(line["probability"]) > 0
+
+
+@pytest.mark.parametrize("command", ["info", "predict", "calibrate"])
+def test_missing_models_are_reported_with_what_to_do(folder, tmp_path, command):
+    data = {"info": [], "predict": [folder], "calibrate": ["--data", folder, "--reject", 0.05]}
+    result = call(command, tmp_path / "none.daedl", *data[command])
+    assert result.exit_code == 1
+    assert "daedl train" in " ".join(result.output.split())
