@@ -28,7 +28,8 @@ def info(
 ) -> None:
     """Describe a model: network, method, training, density, thresholds, revisions."""
     path = storage.expand_user(model)
-    description = {"file": _file(path), **describe(load_model(path))}
+    described = describe(load_model(path))  # before the file's status, as it may not exist
+    description = {"file": _file(path), **described}
     if as_json:
         typer.echo(json.dumps(description, indent=2))
         return
