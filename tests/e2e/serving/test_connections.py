@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from app_client import running
+from PIL import Image
 from typer.testing import CliRunner
 
 import daedl
@@ -283,6 +284,37 @@ class TestCommand:
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
             assert process.stderr.read() == ""
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+    def test_large_images_are_decoded_one_at_a_time(self, model_file, encode, pixels) -> None:
+        """Small images are predicted meanwhile."""
+        large, small = encode(Image.new("RGBA", (3000, 3000))), encode(pixels[0])
+        headers = {**PNG, "Authorization": "Bearer secret"}
+
+        def memory(process: subprocess.Popen, key: str) -> int:
+            lines = Path(f"/proc/{process.pid}/status").read_text("utf-8").splitlines()
+            return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
+
+        async def send(url: str, bodies: list[bytes]) -> list[int]:
+            async with httpx.AsyncClient(timeout=60) as client:
+                done = []
+
+                async def send_one(body: bytes) -> None:
+                    response = await client.post(f"{url}/predict", content=body, headers=headers)
+                    assert response.status_code == 200
+                    done.append(len(body))
+
+                await asyncio.gather(*map(send_one, bodies))
+                return done
+
+        with serving(model_file) as (process, url):
+            asyncio.run(send(url, [small] * 4))
+            before = memory(process, "VmRSS")
+            done = asyncio.run(send(url, [large] * 6 + [small] * 10))
+            peak = memory(process, "VmHWM") - before
+        # 4 bytes per pixel as decoded and 1 converted to grey, of one image; the factor is chosen.
+        assert peak < 1.5 * 5 * 3000**2
+        assert done[::-1].index(len(small)) >= 3  # small images don't wait for all large ones
 
     def test_exhausted_descriptors_are_logged_in_one_line(self, caplog) -> None:
         loop = asyncio.new_event_loop()
