@@ -28,12 +28,14 @@ quick: lint
 speed: $(READY)
 	$(BIN)/python -m daedl_bench study speed
 
-# The constraints pin every version. torch comes first and by its exact version, so that no other
-# package's looser requirement can choose it.
-$(READY): pyproject.toml constraints.txt
+# The lock has every version with its hashes, setuptools included; torch is pinned here, because its wheels
+# differ per accelerator. `pip check` verifies that nothing is missing.
+$(READY): pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet torch==2.13.0
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable '.[dev]'
+	$(BIN)/pip check
 	touch $@
 
 clean:

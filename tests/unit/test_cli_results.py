@@ -5,8 +5,13 @@ import json
 import math
 
 import pytest
+import torch
 
+from daedl.classifier import Classifier
+from daedl.cli.outcome import description
 from daedl.cli.results import Format, make_table, printable, write_records
+from daedl.data import ImageSet
+from daedl.networks import ConvNet
 
 
 @pytest.mark.parametrize(
@@ -43,3 +48,10 @@ def test_table_cells(tmp_path):
     assert head.split() == ["name", "a", "b"]
     assert first.split() == ["[red]\\x1b", "0.5000"]
     assert second.split() == ["y", "2e-05", "–"]
+
+
+def test_class_names_that_training_prints_are_escaped():
+    pixels, names = torch.zeros(2, 1, 8, 8, dtype=torch.uint8), ("\x1b[2Jcat", "dog")
+    images = ImageSet(pixels, torch.arange(2), "images", "train", names)
+    model = Classifier(ConvNet(1, 2, 8, channels=2), "softmax")
+    assert "\\x1b[2Jcat, dog" in description(images, images, model)

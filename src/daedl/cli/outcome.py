@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from daedl.classifier import Classifier
+from daedl.cli.results import printable
 from daedl.data import ImageSet
 from daedl.training import History
 
 
 def shorten(names: Sequence[str]) -> str:
-    """Joins names, at most 100 characters of them."""
-    return textwrap.shorten(", ".join(names), 100, placeholder=" ...")
+    """Joins names, at most 100 characters of them, with control characters escaped."""
+    return textwrap.shorten(", ".join(map(printable, names)), 100, placeholder=" ...")
 
 
 def description(training: ImageSet, held_out: ImageSet, model: Classifier) -> str:

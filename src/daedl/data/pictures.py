@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 Resize = Literal["stretch", "crop"]
@@ -27,6 +27,11 @@ FORMATS = tuple(SUFFIXES_OF)
 MEDIA_TYPES = tuple(f"image/{name.lower()}" for name in FORMATS)
 SUFFIXES = tuple(suffix for each in SUFFIXES_OF.values() for suffix in each)
 EXPECTED = "PNG, JPEG, BMP, WebP or TIFF"
+# A JPEG is decoded with at least this multiple of the height and width of the input. Measured on six
+# photographs, pixels then differ from those of a complete decoding by less than 1 of 255 on average.
+REDUCING_GAP = 3
+# Pixels that are converted at a time: a conversion has up to four copies of them (chosen).
+STRIP = 1 << 18
 
 
 def pixels_of(
@@ -47,13 +52,23 @@ def pixels_of(
         raise ValueError(
             f"pictures can't be converted to {channels} channels; expected 1 or 3: pass arrays instead"
         )
-    image = _opaque(_eight_bits(_upright(opened))).convert(MODES[channels])
+    image = _converted(_upright(opened), MODES[channels])
     if shape is not None:
         size, bilinear = (shape[1], shape[0]), Image.Resampling.BILINEAR
         crop = resize == "crop"
         image = ImageOps.fit(image, size, bilinear) if crop else image.resize(size, bilinear)
     pixels = np.array(image, dtype=np.uint8)
     return torch.from_numpy(pixels).reshape(*pixels.shape[:2], channels).permute(2, 0, 1)
+
+
+def reduce_jpeg(opened: Image.Image, shape: tuple[int, int] | None) -> None:
+    """Sets a JPEG that is not loaded yet to be decoded at a half, a quarter or an eighth of its size.
+
+    It remains at least `REDUCING_GAP` times as large as `shape` (H, W). Other formats don't support it.
+    """
+    if shape is not None:
+        side = REDUCING_GAP * max(shape)  # of both sides, because EXIF may swap them
+        opened.draft(None, (side, side))
 
 
 def decode(
@@ -71,6 +86,7 @@ def decode(
             with Image.open(picture, formats=FORMATS) as opened:
                 if opened.size == (1, 1):
                     raise ValueError("a single pixel")
+                reduce_jpeg(opened, shape)
                 return pixels_of(opened, channels, shape, resize)
     # Decoders raise many types of errors for damaged images, including SyntaxError and struct.error.
     except Exception as error:
@@ -91,9 +107,23 @@ def _upright(image: Image.Image) -> Image.Image:
     """Applies the EXIF orientation."""
     image.load()  # raises if the file is damaged
     try:
-        return ImageOps.exif_transpose(image)
+        # `exif_transpose` would also copy an upright image.
+        upright = image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+        return image if upright else ImageOps.exif_transpose(image)
     except Exception:  # damaged EXIF data raise many types of errors; the pixels may be intact
         return image
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    """Converts a picture to `mode`, in strips, which need less memory than the whole."""
+    if image.mode == mode and not image.has_transparency_data:
+        return image
+    converted = Image.new(mode, image.size)
+    height = max(1, STRIP // image.width)
+    for top in range(0, image.height, height):
+        strip = image.crop((0, top, image.width, min(top + height, image.height)))
+        converted.paste(_opaque(_eight_bits(strip)).convert(mode), (0, top))
+    return converted
 
 
 def _opaque(image: Image.Image) -> Image.Image:

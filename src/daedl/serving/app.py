@@ -18,7 +18,15 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from daedl.classifier import Classifier
 from daedl.serving.config import ServerConfig
-from daedl.serving.decoding import FORM, JSON, decode, media_types, read_uploads, require_media_type
+from daedl.serving.decoding import (
+    FORM,
+    JSON,
+    Pictures,
+    media_types,
+    parse,
+    read_uploads,
+    require_media_type,
+)
 from daedl.serving.middleware import BodyLimit, RequestTimer, ServerMetrics
 from daedl.serving.predictor import Batcher, Predictor, Record
 
@@ -28,7 +36,8 @@ PAGE = {
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
 }
 ROUTES = ("/health", "/metrics", "/model", "/predict", "/predict/batch", "/openapi.json")
-# Two decoding threads, so that one large image doesn't delay small ones (chosen).
+# Threads that decode all but large images (chosen). Large ones have a thread of their own: they don't delay
+# small ones, and at most max_pixels + DECODERS * LARGE pixels are in memory.
 DECODERS = 2
 
 
@@ -67,6 +76,7 @@ class PredictionService:
         self._config = config
         self._batcher = Batcher(self.predictor)
         self._decoders = ThreadPoolExecutor(DECODERS, "decode")
+        self._large_decoder = ThreadPoolExecutor(1, "decode-large")
         self._slots = asyncio.Semaphore(config.max_requests)
 
     async def predict(self, request: Request, *, many: bool) -> list[Record]:
@@ -86,7 +96,8 @@ class PredictionService:
     def close(self) -> None:
         """Stop the threads."""
         self._batcher.close()
-        self._decoders.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._decoders, self._large_decoder):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def _predict(self, request: Request, many: bool) -> list[Record]:
         config, media_type = self._config, require_media_type(request, many)
@@ -100,10 +111,13 @@ class PredictionService:
                 f"the body didn't arrive within {config.timeout:g} s; expected the complete body: send it "
                 "faster, or reduce its size",
             ) from None
-        work = partial(decode, media_type, uploads, self.predictor.spec, config, many=many)
+        work = partial(parse, media_type, uploads, self.predictor.spec, config, many=many)
+        run = asyncio.get_running_loop().run_in_executor
         try:
             async with asyncio.timeout(config.timeout):
-                inputs = await asyncio.get_running_loop().run_in_executor(self._decoders, work)
+                inputs = await run(self._decoders, work)
+                if isinstance(inputs, Pictures):
+                    inputs = await run(self._large_decoder, inputs.decode)
                 return await self._batcher(inputs)
         except TimeoutError:
             raise HTTPException(

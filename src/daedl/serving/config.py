@@ -17,7 +17,8 @@ class ServerConfig:
         allowed_hosts: accepted values of the Host header, without the port. "*.example.org" accepts all
             subdomains, "*" disables the check, which protects against DNS rebinding.
         max_bytes: size of a request body (8 MiB fit a photograph of 12 million pixels).
-        max_pixels: pixels of all images of a request together, before they are resized.
+        max_pixels: pixels of all images of a request together, before they are resized. Requests with many
+            pixels are decoded one at a time: 25 million take 200 MiB (400 MiB in WebP).
         max_images: images per request.
         max_requests: requests processed concurrently; others are rejected with status 503.
         max_connections: open connections. 128 stay below the lowest common limit of file descriptors,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from daedl.classifier import Classifier
 from daedl.data import Preprocess
-from daedl.data.pictures import EXPECTED, FORMATS, MEDIA_TYPES
+from daedl.data.pictures import EXPECTED, FORMATS, MEDIA_TYPES, reduce_jpeg
 from daedl.data.preprocess import WHITE
 from daedl.serving.config import ServerConfig
 
@@ -30,6 +30,9 @@ FORM = "multipart/form-data"
 
 # Bytes of a .npy header; numpy writes 118 for the usual dtypes (chosen).
 MAX_NPY_HEADER = 1024
+# Pixels of a request above which it is decoded alone. Decoding takes up to 8 bytes of memory per pixel, 16
+# for WebP (chosen: more than most images of web pages have, and less than most photographs).
+LARGE = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,13 @@ async def read_uploads(request: Request, media_type: str, max_images: int) -> li
     return uploads
 
 
-def decode(
+def parse(
     media_type: str, uploads: Sequence[bytes], spec: InputSpec, config: ServerConfig, *, many: bool
-) -> Tensor:
-    """Decode uploads to inputs (N, *shape), where N is 1 unless `many`.
+) -> "Tensor | Pictures":
+    """Convert uploads to inputs (N, *shape), where N is 1 unless `many`.
 
-    Pictures are converted to the channels and size of the network; arrays must have its shape.
+    Arrays must have the shape of an input; pictures are resized to it. Pictures with more than `LARGE`
+    pixels are returned as they are, for the caller to decode one request at a time.
     """
     if media_type in (JSON, NPY):
         (body,) = uploads
@@ -107,35 +111,55 @@ def decode(
             f"the model has inputs of shape {spec.shape} without preprocessing of images; expected an array: "
             f"send it as {JSON} or {NPY}",
         )
-    images = decode_images(uploads, config.max_pixels)
-    pixels = torch.stack([spec.preprocess.picture(image) for image in images])
-    return pixels.to(spec.dtype) / spec.preprocess.scale
+    pictures = Pictures.open(uploads, spec.preprocess, spec.dtype, config.max_pixels)
+    return pictures if pictures.pixels > LARGE else pictures.decode()
 
 
 # ---- pictures
 
 
-def decode_images(uploads: Sequence[bytes], max_pixels: int) -> Iterator[Image.Image]:
-    """Yield one image per upload, in order.
+@dataclass(frozen=True)
+class Pictures:
+    """Images of a request by name, of which only the headers are read yet."""
 
-    Sizes are read from the headers: nothing is decoded unless all images together are within
-    `max_pixels`.
-    """
-    images, names = [], [f"image {i + 1} of {len(uploads)}" for i in range(len(uploads))]
-    for upload, name in zip(uploads, names, strict=True):
-        with _image_errors(name):
-            images.append(Image.open(BytesIO(upload), formats=FORMATS))
-    total = sum(image.width * image.height for image in images)
-    if total > max_pixels:
-        raise HTTPException(
-            413,
-            f"the images of the request have {total:,} pixels; expected at most {max_pixels:,} in total: "
-            "reduce their size",
-        )
-    for image, name in zip(images, names, strict=True):
-        with _image_errors(name):
-            image.load()
-        yield image
+    images: dict[str, Image.Image]
+    preprocess: Preprocess
+    dtype: torch.dtype
+
+    @classmethod
+    def open(
+        cls, uploads: Sequence[bytes], preprocess: Preprocess, dtype: torch.dtype, max_pixels: int
+    ) -> "Pictures":
+        """Read the headers, and raise if all images together have more than `max_pixels`."""
+        images: dict[str, Image.Image] = {}
+        for number, upload in enumerate(uploads, start=1):
+            name = f"image {number} of {len(uploads)}"
+            with _image_errors(name):
+                images[name] = Image.open(BytesIO(upload), formats=FORMATS)
+        pictures = cls(images, preprocess, dtype)
+        if pictures.pixels > max_pixels:
+            raise HTTPException(
+                413,
+                f"the images of the request have {pictures.pixels:,} pixels; expected at most "
+                f"{max_pixels:,} in total: reduce their size",
+            )
+        return pictures
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all images together."""
+        return sum(image.width * image.height for image in self.images.values())
+
+    def decode(self) -> Tensor:
+        """Return inputs (N, *shape), in order."""
+        pixels = []
+        for name, image in self.images.items():
+            with _image_errors(name):
+                reduce_jpeg(image, self.preprocess.shape[1:])
+                image.load()
+            pixels.append(self.preprocess.picture(image))
+            image.close()  # frees its memory before the next one is decoded
+        return torch.stack(pixels).to(self.dtype) / self.preprocess.scale
 
 
 @contextmanager

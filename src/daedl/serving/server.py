@@ -8,8 +8,9 @@ import logging
 import math
 import os
 import socket
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -150,11 +151,28 @@ def is_local(listening: socket.socket) -> bool:
 
 def run(app: FastAPI, listening: socket.socket, config: ServerConfig) -> None:
     """Serve until SIGINT or SIGTERM; requests in progress are completed first."""
-    with contextlib.suppress(KeyboardInterrupt), warnings.catch_warnings():
-        # Clients cause them: Pillow's large images are rejected, incomplete forms are answered.
+    with contextlib.suppress(KeyboardInterrupt), _only_python_logs(), warnings.catch_warnings():
+        # Clients cause these warnings with large or damaged images and forms, which are answered.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+        warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+        for name in ("PIL", "python_multipart"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         LimitedServer(app, config).run([listening])
+
+
+@contextlib.contextmanager
+def _only_python_logs() -> Iterator[None]:
+    """Discards what C libraries write to stderr: libtiff writes lines about each damaged image."""
+    if sys.stderr is None:  # closed by the parent process
+        yield
+        return
+    copy = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    with copy, open(os.devnull, "wb") as null, contextlib.redirect_stderr(copy):
+        os.dup2(null.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(copy.fileno(), 2)
 
 
 def descriptor_error_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:

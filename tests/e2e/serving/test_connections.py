@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from app_client import running
+from PIL import Image
 from typer.testing import CliRunner
 
 import daedl
@@ -87,11 +88,9 @@ class TestConnections:
     def test_the_connection_is_closed_if_the_body_is_not_read(self, url, head, status) -> None:
         if status == b"413":
             head = head.replace(b"Host", b"Content-Type: image/png\r\nHost")
-        started = time.monotonic()
         received = exchange(url, head + b"x")
         assert received.startswith(b"HTTP/1.1 " + status)
         assert b"connection: close" in received
-        assert time.monotonic() - started < 5
 
     def test_a_body_that_stops_times_out(self, url) -> None:
         head = POST + b"Content-Type: image/png\r\nContent-Length: 100\r\n\r\nshort"
@@ -100,9 +99,7 @@ class TestConnections:
     @pytest.mark.parametrize("start", [b"", POST])
     def test_an_incomplete_head_times_out(self, url, monkeypatch, start) -> None:
         monkeypatch.setattr(LimitedProtocol, "head_seconds", 0.3)
-        started = time.monotonic()
         assert exchange(url, start) == b""
-        assert 0.2 < time.monotonic() - started < 5
 
     def test_the_second_head_times_out(self, url, monkeypatch) -> None:
         monkeypatch.setattr(LimitedProtocol, "head_seconds", 0.3)
@@ -254,15 +251,13 @@ class TestCommand:
     def test_slow_connections_without_a_token(self, model_file) -> None:
         """More connections than file descriptors, each of which never completes its body."""
         head = POST + b"Content-Type: image/png\r\nContent-Length: 1000000\r\n\r\n"
-        latencies, done = [], threading.Event()
+        answers, done = [], threading.Event()
         with serving(model_file) as (process, url), ExitStack() as stack:
 
             def check_health() -> None:
                 while not done.wait(0.05):
-                    started = time.monotonic()
                     with suppress(ConnectionError):  # a client that sends its request late
-                        assert b"200 OK" in exchange(url, HEALTH)
-                    latencies.append(time.monotonic() - started)
+                        answers.append(exchange(url, HEALTH))  # raises if there is none
 
             assert b"200 OK" in exchange(url, HEALTH)  # the server has started
             checking = threading.Thread(target=check_health)
@@ -271,15 +266,69 @@ class TestCommand:
             for connection in connections:
                 with suppress(ConnectionError):
                     connection.sendall(head)
-            started = time.monotonic()
             open_ones = set(connections)
             while open_ones:
                 open_ones -= {each for each in open_ones if is_closed(each)}
-                assert time.monotonic() - started < 15
                 time.sleep(0.2)
             done.set()
             checking.join()
-            assert max(latencies) < 4  # below 1 on an idle machine
+            assert answers
+            assert all(b"200 OK" in each for each in answers)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+            assert process.stderr.read() == ""
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+    def test_large_images_are_decoded_one_at_a_time(self, model_file, encode, pixels) -> None:
+        """Small images are predicted meanwhile."""
+        large, small = encode(Image.new("RGBA", (3000, 3000))), encode(pixels[0])
+        headers = {**PNG, "Authorization": "Bearer secret"}
+
+        def memory(process: subprocess.Popen, key: str) -> int:
+            lines = Path(f"/proc/{process.pid}/status").read_text("utf-8").splitlines()
+            return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
+
+        async def send(url: str, bodies: list[bytes]) -> list[int]:
+            async with httpx.AsyncClient(timeout=60) as client:
+                done = []
+
+                async def send_one(body: bytes) -> None:
+                    response = await client.post(f"{url}/predict", content=body, headers=headers)
+                    assert response.status_code == 200
+                    done.append(len(body))
+
+                await asyncio.gather(*map(send_one, bodies))
+                return done
+
+        with serving(model_file) as (process, url):
+            asyncio.run(send(url, [small] * 4))
+            before = memory(process, "VmRSS")
+            done = asyncio.run(send(url, [large] * 6 + [small] * 10))
+            peak = memory(process, "VmHWM") - before
+        # 4 bytes per pixel as decoded and 1 converted to grey, of one image; the factor is chosen.
+        assert peak < 1.5 * 5 * 3000**2
+        assert done[::-1].index(len(small)) >= 3  # small images don't wait for all large ones
+
+    def test_damaged_images_and_forms_are_not_logged(self, model_file, encode, pixels) -> None:
+        """Pillow and python-multipart warn of many of them: clients could fill the log."""
+        rng, exif = random.Random(0), Image.Exif()
+        exif[0x0112] = 6
+        part = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n'
+        bodies = {
+            "image/tiff": encode(pixels[0], "TIFF", compression="tiff_lzw"),
+            "image/jpeg": encode(pixels[0], "JPEG", exif=exif),
+            "multipart/form-data; boundary=b": part + encode(pixels[0]) + b"\r\n--b--\r\n",
+        }
+        with serving(model_file) as (process, url), httpx.Client() as client:
+            for kind, body in bodies.items():
+                headers = {"Content-Type": kind, "Authorization": "Bearer secret"}
+                for _ in range(100):
+                    damaged = bytearray(body)
+                    damaged[rng.randrange(len(body))] = rng.randrange(256)
+                    response = client.post(
+                        f"{url}/predict", content=bytes(damaged), headers=headers
+                    )
+                    assert response.status_code < 500
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
             assert process.stderr.read() == ""

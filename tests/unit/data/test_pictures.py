@@ -1,0 +1,105 @@
+"""Memory of decoding large pictures, and equality with the conversion of a complete picture."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFilter
+
+from daedl.data.pictures import decode, pixels_of
+
+SIDE = 3000  # of the large pictures, in pixels
+# Prints the bytes of additional memory at the peak, per pixel.
+SCRIPT = """
+import sys
+from pathlib import Path
+from daedl.data.pictures import decode
+
+def memory(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
+
+decode(Path(sys.argv[2]), 3, (32, 32), "stretch")  # imports what is needed
+before = memory("VmRSS")
+decode(Path(sys.argv[1]), 3, (32, 32), "stretch")
+print((memory("VmHWM") - before) / int(sys.argv[3]) ** 2)
+"""
+
+
+def colours(mode: str, size: tuple[int, int]) -> Image.Image:
+    """Smooth random colours; deeper modes are converted from 8 bits."""
+    noise = np.random.default_rng(0).integers(0, 256, (7, 9, 4), dtype=np.uint8)
+    image = Image.fromarray(noise, "RGBA").resize(size, Image.Resampling.BICUBIC)
+    if mode == "I;16":
+        return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 200)
+    if mode == "P":
+        image = image.convert("RGB").quantize(16)
+        image.info["transparency"] = 3
+        return image
+    return image.convert(mode)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("mode", "suffix", "limit"),
+    [
+        # Pillow stores 4 bytes per pixel of RGB and RGBA, 2 of I;16 and 1 of L and P: once as decoded,
+        # and once as RGB if it differs. 1 is added for all else.
+        ("RGB", "png", 4 + 1),
+        ("RGBA", "png", 8 + 1),
+        ("I;16", "png", 6 + 1),
+        ("P", "png", 5 + 1),
+        ("RGB", "jpg", 1),  # decoded at an eighth of its width
+    ],
+)
+def test_large_pictures_take_little_memory(tmp_path, mode, suffix, limit):
+    large, small = (tmp_path / f"{name}.{suffix}" for name in ("large", "small"))
+    colours(mode, (SIDE, SIDE)).save(large)
+    colours(mode, (8, 8)).save(small)
+    command = [sys.executable, "-c", SCRIPT, str(large), str(small), str(SIDE)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(result.stdout) < limit
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_of_several_strips_are_converted_as_one(mode, channels):
+    image = colours(mode, (1100, 1900))
+    whole = image
+    if mode == "I;16":
+        whole = Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
+    elif mode in ("LA", "RGBA", "P"):
+        white = Image.new("RGBA", image.size, "white")
+        whole = Image.alpha_composite(white, image.convert("RGBA"))
+    expected = np.asarray(whole.convert("L" if channels == 1 else "RGB"))
+    before = image.tobytes()
+    converted = pixels_of(image, channels).permute(1, 2, 0)
+    assert np.array_equal(converted.numpy().reshape(expected.shape), expected)
+    assert image.tobytes() == before
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_reduced_jpeg_is_close_to_the_complete_one(tmp_path, orientation):
+    image = colours("RGB", (1600, 1000)).filter(ImageFilter.GaussianBlur(2))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / "large.jpg"
+    image.save(path, quality=95, exif=exif)
+    reduced = decode(path, 3, (32, 48), "stretch")
+    with Image.open(path) as opened:
+        complete = pixels_of(opened, 3, (32, 48))
+    difference = (reduced.int() - complete.int()).abs()
+    assert 0 < difference.max() <= 4
+    assert difference.float().mean() < 0.5
+
+
+@pytest.mark.parametrize("size", [(60, 90), (32, 32), (10, 300)])
+def test_a_small_jpeg_is_decoded_completely(tmp_path, size):
+    path: Path = tmp_path / "small.jpg"
+    colours("RGB", size).save(path)
+    with Image.open(path) as opened:
+        complete = pixels_of(opened, 3, (32, 32))
+    assert torch.equal(decode(path, 3, (32, 32), "stretch"), complete)
