@@ -99,7 +99,12 @@ def test_lemma_1_is_nearly_tight_without_pooling() -> None:
     torch.manual_seed(0)
     convolutions = nn.Conv2d(1, 4, 5, padding=2), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1)
     blocks = {"maps": nn.Sequential(*convolutions), "flatten": nn.Flatten()}
-    network = Network(blocks | {"logits": nn.Linear(256, 2)}, "flatten", (1, 8, 8), 2, {}).double()
+    network = Network(
+        blocks | {"logits": nn.Linear(256, 2)},
+        (1, 8, 8),
+        ["flatten"],
+        {"num_classes": 2, "features": None},
+    ).double()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.abs_()
@@ -122,7 +127,12 @@ def test_lemma_1_fails_with_the_kernel_norm() -> None:
 
 def test_the_worked_example_is_noted() -> None:
     blocks = {"conv": nn.Conv2d(1, 1, 5, padding=2), "flatten": nn.Flatten()}
-    network = Network(blocks | {"logits": nn.Linear(784, 2)}, "flatten", (1, 28, 28), 2, {})
+    network = Network(
+        blocks | {"logits": nn.Linear(784, 2)},
+        (1, 28, 28),
+        ["flatten"],
+        {"num_classes": 2, "features": None},
+    )
     nn.init.ones_(network.extractor.conv.weight)
     bound = lipschitz_bound(spectral_normalize(network))
     assert bound.value == pytest.approx(4.89, abs=5e-3)
@@ -142,7 +152,7 @@ def vgg_like() -> Network:
     blocks["flatten"] = nn.Flatten()
     blocks["dense"] = nn.Sequential(nn.Dropout(0.5), nn.Linear(24, 8), nn.ReLU())
     blocks["logits"] = nn.Linear(8, 3)
-    return Network(blocks, "flatten", (2, 8, 8), 3, {})
+    return Network(blocks, (2, 8, 8), ["flatten"], {"num_classes": 3, "features": None})
 
 
 def strided() -> Network:
@@ -155,7 +165,12 @@ def strided() -> Network:
         "signal": nn.Sequential(nn.Flatten(2), nn.Conv1d(4, 4, 3), nn.MaxPool1d(2, stride=1)),
         "flatten": nn.Flatten(),
     }
-    return Network(blocks | {"logits": nn.Linear(52, 3)}, "flatten", (2, 15, 13), 3, {})
+    return Network(
+        blocks | {"logits": nn.Linear(52, 3)},
+        (2, 15, 13),
+        ["flatten"],
+        {"num_classes": 3, "features": None},
+    )
 
 
 BUILDS: dict[str, Callable[[], Network]] = {
@@ -247,7 +262,9 @@ def bound_of(*modules: nn.Module, shape: tuple[int, ...] = (2, 6, 6)) -> Lipschi
     blocks = {f"block{i}": module for i, module in enumerate(modules)}
     width = nn.Sequential(*modules).eval()(torch.zeros(1, *shape)).flatten(1).shape[1]
     rest = {"flatten": nn.Flatten(), "logits": nn.Linear(width, 2)}
-    return lipschitz_bound(Network(blocks | rest, "flatten", shape, 2, {}))
+    return lipschitz_bound(
+        Network(blocks | rest, shape, ["flatten"], {"num_classes": 2, "features": None})
+    )
 
 
 @pytest.mark.parametrize(

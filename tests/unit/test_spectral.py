@@ -366,7 +366,7 @@ def test_other_parametrisations_are_rejected_before_the_network_changes() -> Non
 
 def test_unsuitable_networks_are_rejected() -> None:
     plain = {"features": nn.Flatten(), "logits": nn.Linear(4, 2)}
-    network = Network(plain, "features", (4,), 2, {})
+    network = Network(plain, (4,), ["features"], {"num_classes": 2, "features": None})
     with pytest.raises(ValueError, match="no Linear"):
         spectral_normalize(network, SpectralNorm(scope="features"))
 

@@ -32,10 +32,6 @@ SkipBroken = Annotated[
 def load_model(path: Path, device: str = "cpu") -> Classifier:
     """Loads a classifier to `device` and reports warnings."""
     place = select_device(device)
-    if not path.exists():
-        raise FileNotFoundError(
-            f"{path} does not exist; expected a model file: check the path, or write one with `daedl train`"
-        )
     with report_warnings():
         return Classifier.load(path).to(place)
 

@@ -202,4 +202,4 @@ def test_missing_models_are_reported_with_what_to_do(folder, tmp_path, command):
     data = {"info": [], "predict": [folder], "calibrate": ["--data", folder, "--reject", 0.05]}
     result = call(command, tmp_path / "none.daedl", *data[command])
     assert result.exit_code == 1
-    assert "daedl train" in " ".join(result.output.split())
+    assert "no model file" in " ".join(result.output.split())
