@@ -55,17 +55,19 @@ def panel(
     results: Results, cases: Container[str] = CASES, compared: Container[str] = METHODS
 ) -> str:
     """Figures, one line per case and method."""
+    seeds = _latest(results.every_row).groupby(["protocol", "method"])["seed"].nunique()
     lines = [
         [
             CASES[case].title,
             names.method(method),
+            str(seeds[case, method]),
             *(_shown(found[n], c) for n, c in COLUMNS.items()),
         ]
         for case, methods in means(results.every_row).items()
         for method, found in methods.items()
         if case in cases and method in compared
     ]
-    return markdown(["", "", *(each.title for each in COLUMNS.values())], lines, left=2)
+    return markdown(["", "", "seeds", *(each.title for each in COLUMNS.values())], lines, left=2)
 
 
 def panel_photos(results: Results) -> str:
