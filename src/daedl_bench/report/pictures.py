@@ -261,8 +261,8 @@ def _draw_growth(stem: str, means: DataFrame) -> Iterator[Picture]:
         )
         averages = found.groupby("method", sort=False)["mean"].mean()
         shown = ", ".join(f"{names.method(str(m))} {100 * v:.0f}" for m, v in averages.items())
-        label = f"rank correlation × 100 of mean {score} uncertainty and severity"
-        words = f"{label[:1].upper()}{label[1:]}. Mean over corruptions: {shown}."
+        label = "rank correlation × 100 with the severity"
+        words = f"Mean {score} uncertainty: its {label}. Mean over corruptions: {shown}."
         yield Picture(
             f"{stem}-growth-{score}", words, figures.png(plots.corruption_dots(found, label))
         )

@@ -45,7 +45,7 @@ def cifar(results: Results) -> str:
 
 def cifar_summary(results: Results) -> str:
     """Accuracy and detection, for the README."""
-    chosen = _columns(results, ("daedl", "daedl-depths", "softmax"))
+    chosen = _columns(results, ("daedl", "daedl-depths", "softmax", "retrofit-depths"))
     return by_question(results, (ACCURACY, *DETECTION), chosen, published=KNOWN)
 
 
