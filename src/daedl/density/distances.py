@@ -3,11 +3,15 @@
 `log_volume` (C,) is −½ ln |Σ_c|.
 """
 
+import copy
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+
+from daedl.density.class_parts import projections
 
 # The inverse of a Cholesky factor is triangular. In this many column blocks, each with only its nonzero
 # rows, the product costs 9/16 of the full one (measured: faster than 4 blocks and than 1).
@@ -15,9 +19,24 @@ BLOCKS = 8
 
 
 class Distances(nn.Module):
-    """Base class: maps centred features (B, H) to squared distances (B, C)."""
+    """Base class: maps centred features (B, H) to squared distances (B, C).
+
+    `exact` are the names of buffers that remain float64 in every dtype, `elements` the number of values that
+    are computed per row.
+    """
 
     log_volume: Tensor
+    exact: ClassVar[tuple[str, ...]] = ("log_volume",)
+    elements: int
+
+    def cast(self, dtype: torch.dtype) -> Self:
+        """Copy of this module with products in another dtype; the others are shared."""
+        again = copy.copy(self)
+        again._buffers = {
+            name: each if each is None or name in self.exact else each.to(dtype)
+            for name, each in self._buffers.items()
+        }
+        return again
 
 
 class FullDistances(Distances):
@@ -26,6 +45,7 @@ class FullDistances(Distances):
     def __init__(self, means: Tensor, covariances: Iterable[Tensor], dtype: torch.dtype) -> None:
         super().__init__()
         self.num_classes, width = means.shape
+        self.elements = means.numel()
         edges = torch.linspace(0, width, BLOCKS + 1).round().int().tolist()
         self.spans = [(a, b) for a, b in pairwise(edges) if b > a]
         for k, (start, stop) in enumerate(self.spans):
@@ -35,7 +55,7 @@ class FullDistances(Distances):
             self.register_buffer(f"shift{k}", shift, persistent=False)
         log_volume = torch.empty(self.num_classes, dtype=torch.float64)
         for c, covariance in enumerate(covariances):
-            whitener, log_volume[c] = _whitener(covariance)
+            whitener, log_volume[c] = inverse_factor(covariance)
             whitened_mean = whitener @ means[c]
             for (start, stop), product, shift in self._blocks():
                 product[:, c] = whitener[start:stop, :stop].T
@@ -61,11 +81,13 @@ class TiedDistances(Distances):
 
     product: Tensor
     whitened_means: Tensor
+    exact = ("log_volume", "whitened_means", "least")
 
     def __init__(self, means: Tensor, covariances: Iterable[Tensor], dtype: torch.dtype) -> None:
         super().__init__()
+        self.elements = sum(means.shape)
         (covariance,) = covariances
-        whitener, log_volume = _whitener(covariance)
+        whitener, log_volume = inverse_factor(covariance)
         whitened_means = means @ whitener.T
         self.register_buffer("product", whitener.T.to(dtype), persistent=False)
         self.register_buffer("whitened_means", whitened_means, persistent=False)
@@ -73,11 +95,65 @@ class TiedDistances(Distances):
 
     def forward(self, features: Tensor) -> Tensor:
         """Distances (B, C) of centred features (B, H)."""
-        whitened = (features @ self.product).double()
+        return self.between(features @ self.product)
+
+    def between(self, whitened: Tensor) -> Tensor:
+        """Squared distances (B, C) of whitened features (B, H) to the whitened means."""
+        whitened = whitened.double()
         # As a matrix product for any number of rows; in float64, because the squares nearly cancel.
         return torch.cdist(
             whitened, self.whitened_means, compute_mode="use_mm_for_euclid_dist"
         ).square()
+
+    def trace(self, root: Tensor) -> float:
+        """tr Σ⁻¹ QᵀQ for the shared covariance and a matrix Q (N, H)."""
+        return float((root.to(self.product) @ self.product).double().square().sum())
+
+
+class TiedLowRankDistances(TiedDistances):
+    """‖z‖² − ‖A_c z‖² with z = W f − W μ_c: covariances of a shared one, WᵀW its inverse, plus G_cᵀG_c / f_c.
+
+    By the Woodbury identity; A_c (r, H) are those of `projections` for V_c = G_c Wᵀ.
+    """
+
+    projections: Tensor
+    shift: Tensor
+    least: Tensor
+
+    def __init__(
+        self,
+        means: Tensor,
+        covariances: Iterable[Tensor],
+        dtype: torch.dtype,
+        factors: Tensor,
+        freedom: Tensor,
+    ) -> None:
+        # In float64 until the projections are computed.
+        super().__init__(means, covariances, torch.float64)
+        self.elements += factors[..., 0].numel()
+        along, log_det = projections(factors @ self.product, freedom)
+        shift = -torch.einsum("crh,ch->cr", along, self.whitened_means)
+        self.log_volume = self.log_volume - 0.5 * log_det
+        self.product = self.product.to(dtype)
+        self.register_buffer("projections", along.flatten(0, 1).to(dtype), persistent=False)
+        self.register_buffer("shift", shift.to(dtype), persistent=False)
+        # The squares along A_c are at most a share of ‖z‖², which rounding must not exceed.
+        least = 1 - along.square().sum(2).amax(1)
+        self.register_buffer("least", least, persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Distances (B, C) of centred features (B, H)."""
+        whitened = features @ self.product
+        along = torch.addmm(self.shift.flatten(), whitened, self.projections.T)
+        squares = along.view(-1, *self.shift.shape).square().sum(-1)
+        total = self.between(whitened)
+        return torch.maximum(total - squares, self.least * total)
+
+    def explained(self, root: Tensor) -> Tensor:
+        """What the parts subtract from `trace`, (C,), for a matrix Q (N, H), or one per class (C, N, H)."""
+        by_class = self.projections.view(*self.shift.shape, -1)
+        along = (root.to(self.product) @ self.product) @ by_class.mT
+        return along.double().square().sum((1, 2))
 
 
 class DiagonalDistances(Distances):
@@ -88,6 +164,7 @@ class DiagonalDistances(Distances):
 
     def __init__(self, means: Tensor, covariances: Iterable[Tensor], dtype: torch.dtype) -> None:
         super().__init__()
+        self.elements = 2 * means.shape[1] + means.shape[0]
         variances = torch.stack(list(covariances))
         product = torch.cat([1 / variances, -2 * means / variances], dim=1).T.contiguous()
         squared_means = (means.square() / variances).sum(1)
@@ -115,20 +192,19 @@ class LowRankDistances(Distances):
     across: Tensor
 
     def __init__(
-        self, means: Tensor, covariances: Iterable[Tensor], dtype: torch.dtype, rank: int
+        self, means: Tensor, spectra: Iterable[tuple[Tensor, Tensor, Tensor]], dtype: torch.dtype
     ) -> None:
+        """`spectra` are per class the eigenvalues λ (rank,), eigenvectors (H, rank) and σ² ()."""
         super().__init__()
-        products, values, rests = [], [], []
-        for covariance in covariances:
-            spectrum, vectors = torch.linalg.eigh(covariance)
-            products.append(vectors[:, -rank:])
-            values.append(spectrum[-rank:])
-            rests.append(spectrum[:-rank].clamp_min(0).mean())
-        product, value, rest = torch.stack(products), torch.stack(values), torch.stack(rests)
+        value, product, rest = map(torch.stack, zip(*spectra, strict=True))
+        rank = value.shape[1]
+        self.elements = rank * means.shape[0] + means.shape[1]
         shift = torch.einsum("ch,chr->cr", means, product)
         log_volume = value.log().sum(1) + (means.shape[1] - rank) * rest.log()
         self.register_buffer("means", means.to(dtype), persistent=False)
-        self.register_buffer("product", product.permute(1, 0, 2).to(dtype), persistent=False)
+        self.register_buffer(
+            "product", product.permute(1, 0, 2).to(dtype).contiguous(), persistent=False
+        )
         self.register_buffer("shift", -shift.to(dtype), persistent=False)
         self.register_buffer("along", (1 / value).to(dtype), persistent=False)
         self.register_buffer("across", (1 / rest).to(dtype), persistent=False)
@@ -145,7 +221,7 @@ class LowRankDistances(Distances):
         return (squares * self.along).sum(-1) + outside * self.across
 
 
-def _whitener(covariance: Tensor) -> tuple[Tensor, Tensor]:
+def inverse_factor(covariance: Tensor) -> tuple[Tensor, Tensor]:
     """Inverse Cholesky factor W (H, H), lower triangular with WᵀW = Σ⁻¹, and ln |W|."""
     factor = torch.linalg.cholesky(covariance)
     identity = torch.eye(len(covariance), dtype=covariance.dtype)

@@ -1,10 +1,11 @@
 """Gaussian discriminant analysis: one Gaussian per class, weighted by class frequency."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import torch
@@ -16,24 +17,27 @@ from daedl.density.distances import (
     FullDistances,
     LowRankDistances,
     TiedDistances,
+    TiedLowRankDistances,
 )
-from daedl.density.shrinkage import Shrinkage, Shrunk, shrink, shrunk_covariances
+from daedl.density.shrinkage import Shrinkage, Shrunk, shrink, shrunk_covariances, shrunk_spectra
 from daedl.density.statistics import ClassStatistics, unit_length
+from daedl.density.tensors import as_stored, restored, stored
 
 DISTANCES: dict[str, Callable[..., Distances]] = {
     "full": FullDistances,
     "tied": TiedDistances,
     "diagonal": DiagonalDistances,
     "block": FullDistances,
+    "tied-low-rank": TiedLowRankDistances,
 }
-# Rows times classes times features per block; limits the working memory (chosen).
+# Values computed per block of rows; limits the working memory (chosen).
 _ELEMENTS = 2**23
 
 
 class GaussianSettings(msgspec.Struct, frozen=True):
     """What `GaussianDensity.settings` returns; earlier versions lack the settings with defaults."""
 
-    covariance: Literal["full", "tied", "diagonal", "block", "low-rank"]
+    covariance: Literal["full", "tied", "diagonal", "block", "low-rank", "tied-low-rank"]
     dtype: Literal["float32", "float64"]
     rank: Annotated[int, msgspec.Meta(ge=1)] | None = None
     normalized: bool = False
@@ -59,6 +63,8 @@ class GaussianDensity(nn.Module):
     counts: Tensor
     means: Tensor
     scatter: Tensor
+    directions: Tensor
+    sketch: Tensor
     amount: Tensor
     scale: Tensor
     condition: Tensor
@@ -79,16 +85,24 @@ class GaussianDensity(nn.Module):
         self.parts = statistics.parts
         self.candidates = dict(candidates or {})
         self._statistics = statistics.structure
-        for name in ("counts", "means", "scatter"):
-            self.register_buffer(name, getattr(statistics, name))
+        for name, tensor in stored(statistics).items():
+            self.register_buffer(name, tensor)
         for name in ("amount", "scale", "condition", "effective_rank"):
             self.register_buffer(name, getattr(shrunk, name))
         shares = statistics.counts / statistics.counts.sum()
         # Centring avoids cancellation if all features have a large common offset.
         center = shares @ statistics.means
-        covariances = shrunk_covariances(statistics, shrunk)
-        kind = DISTANCES[self.structure] if rank is None else partial(LowRankDistances, rank=rank)
-        self.distances = kind(statistics.means - center, covariances, dtype)
+        centered = statistics.means - center
+        # A class of few samples varies in few directions, and equally in all others once it is shrunk.
+        spectra = shrunk_spectra(statistics, shrunk, rank)
+        if spectra is None:
+            kind = DISTANCES[self.structure]
+            if self.structure == "tied-low-rank":
+                freedom = (statistics.counts - 1).clamp_min(1)
+                kind = partial(kind, factors=statistics.class_parts.factors, freedom=freedom)
+            self.distances = kind(centered, shrunk_covariances(statistics, shrunk), dtype)
+        else:
+            self.distances = LowRankDistances(centered, spectra, dtype)
         constant = shares.log() + self.distances.log_volume
         constant -= 0.5 * statistics.num_features * math.log(2 * math.pi)
         # Centred features are clamped to ± this (10^8 standard deviations): squares stay finite in float32.
@@ -121,6 +135,7 @@ class GaussianDensity(nn.Module):
             )
         # With H directions nothing would remain for the isotropic part.
         rank = None if rank is None else min(rank, statistics.num_features - 1) or None
+        statistics = as_stored(statistics)
         return cls(statistics, shrink(statistics, shrinkage, rank), rank=rank)
 
     @property
@@ -146,16 +161,15 @@ class GaussianDensity(nn.Module):
         """Rebuild a density from its `state_dict()` and `settings()`."""
         said = msgspec.convert(settings, GaussianSettings)
         structure = "full" if said.covariance == "low-rank" else said.covariance
-        counts, means, scatter = (tensors[name] for name in ("counts", "means", "scatter"))
-        statistics = ClassStatistics(counts, means, scatter, structure, said.normalized, said.parts)
+        statistics = restored(tensors, structure, said.normalized, said.parts)
         shrunk = Shrunk(*(tensors[each.name] for each in fields(Shrunk)))
         return cls(statistics, shrunk, getattr(torch, said.dtype), said.rank, said.candidates)
 
     @property
     def statistics(self) -> ClassStatistics:
         """Statistics of the samples that the density was fitted to, on the CPU."""
-        tensors = (self.counts.cpu(), self.means.cpu(), self.scatter.cpu())
-        return ClassStatistics(*tensors, self._statistics, self.normalized, self.parts)
+        tensors = {name: each.cpu() for name, each in self.named_buffers(recurse=False)}
+        return restored(tensors, self._statistics, self.normalized, self.parts)
 
     @property
     def shrunk(self) -> Shrunk:
@@ -165,9 +179,15 @@ class GaussianDensity(nn.Module):
         )
 
     def cast(self, dtype: torch.dtype) -> "GaussianDensity":
-        """Copy of this density that scores in another dtype."""
-        again = GaussianDensity(self.statistics, self.shrunk, dtype, self.rank, self.candidates)
-        return again.to(self.means.device)
+        """Density with the same statistics that scores in another dtype."""
+        if self.dtype != torch.float64:  # its factors are rounded
+            again = GaussianDensity(self.statistics, self.shrunk, dtype, self.rank, self.candidates)
+            return again.to(self.means.device)
+        again = copy.copy(self)
+        again._buffers = {**self._buffers}
+        again._modules = {**self._modules, "distances": self.distances.cast(dtype)}
+        again.dtype = dtype
+        return again
 
     def forward(self, features: Tensor) -> Tensor:
         """Log density (B,), float64, of features (B, H)."""
@@ -193,25 +213,39 @@ class GaussianDensity(nn.Module):
         It depends on the samples of class c only through their mean m_c and covariance S_c:
         ln ω_c − ½ ln |2πΣ_c| − ½ (tr Σ_c⁻¹S_c + (m_c − μ_c)ᵀ Σ_c⁻¹ (m_c − μ_c)).
         """
+        if statistics.tied:
+            own = self._distances(statistics.means, normalize=False).diagonal()
+            shares = statistics.counts / statistics.counts.sum()
+            terms = self.constant.cpu() - 0.5 * own.cpu()
+            return float((shares * terms).sum()) - 0.5 * self._mean_spread(statistics)
         means, total = self.means.to(statistics.means), 0.0
-        tied = statistics.structure == "tied"
         for c, count in enumerate(statistics.counts.tolist()):
             if count == 0:
                 continue
-            samples = float(statistics.counts.sum()) if tied else count
-            spread = (statistics.scatter if tied else statistics.scatter[c]) / samples
-            # tr Σ⁻¹S is the sum of squared distances of the columns of a square root of S.
-            values, vectors = torch.linalg.eigh(spread if spread.ndim == 2 else spread.diag())
-            root = (vectors * values.clamp_min(0).sqrt()).T
+            root = _root(statistics.scatter[c] / count)
             points = torch.cat([means[c] + root, statistics.means[c : c + 1]])
             distance = float(self._distances(points, normalize=False)[:, c].sum())
             total += count * (float(self.constant[c]) - 0.5 * distance)
         return total / float(statistics.counts.sum())
 
+    def _mean_spread(self, statistics: ClassStatistics) -> float:
+        """Mean squared distance that samples have about the mean of their class, from tied statistics.
+
+        What the directions of a class explain of its own scatter, which is not stored, is estimated: as
+        what they explain of N_c and of its share of R.
+        """
+        distances, counts = cast(TiedDistances, self.distances), statistics.counts
+        total = distances.trace(_root(statistics.scatter))
+        if isinstance(distances, TiedLowRankDistances):
+            parts, freedom = statistics.class_parts, (counts - 1).clamp_min(0)
+            shares = distances.explained(_root(parts.residual)).cpu() @ freedom / freedom.sum()
+            total -= float(shares + distances.explained(parts.factors).sum().cpu())
+        return total / float(counts.sum())
+
     def _distances(self, features: Tensor, normalize: bool) -> Tensor:
         """Squared distances (B, C), float64, in blocks."""
         blocks = []
-        for block in torch.split(features, max(1, _ELEMENTS // self.means.numel())):
+        for block in torch.split(features, max(1, _ELEMENTS // self.distances.elements)):
             centered = (unit_length(block, self.parts) if normalize else block) - self.center
             centered = centered.clamp(-self.max_offset, self.max_offset).to(self.dtype)
             # The constant is float64 whatever the dtype of the products is.
@@ -228,3 +262,10 @@ class GaussianDensity(nn.Module):
         except TypeError:
             return self
         return super()._apply(lambda tensor: tensor.to(device), recurse)  # type: ignore[no-untyped-call]
+
+
+def _root(matrix: Tensor) -> Tensor:
+    """A square root Q of a positive semidefinite matrix QᵀQ (H, H), or of a diagonal one (H,)."""
+    values, vectors = torch.linalg.eigh(matrix if matrix.ndim == 2 else matrix.diag())
+    root: Tensor = (vectors * values.clamp_min(0).sqrt()).T
+    return root

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from daedl.density.downdate import downdated
+from daedl.density.eigen import Eigen
 from daedl.density.gaussian import GaussianDensity
-from daedl.density.statistics import unit_length
+from daedl.density.left_out_parts import LeftOutParts
+from daedl.density.statistics import ClassStatistics, unit_length
 
 # Samples per block (chosen): limits the working memory.
 _ROWS = 4096
@@ -23,18 +25,27 @@ _ROWS = 4096
 _LEAST = 1e-12
 
 
-def left_out_log_density(density: GaussianDensity, features: Tensor, targets: Tensor) -> Tensor:
+def left_out_log_density(
+    density: GaussianDensity,
+    features: Tensor,
+    targets: Tensor,
+    statistics: ClassStatistics | None = None,
+) -> Tensor:
     """Log density (N,), float64, on the CPU, of training features (N, H) with class indices (N,).
 
     `density` was fitted to these samples, and possibly to others. The result equals N separate fits, each
     without one sample and with the amount of shrinkage held fixed. A class of one sample vanishes with
     it. A class of two samples keeps its own covariance, because that of one sample is undefined.
+    `statistics` are those of the density, whose decompositions are used again.
     """
-    statistics, features, targets = density.statistics, features.cpu(), targets.cpu()
+    features, targets = features.cpu(), targets.cpu()
+    if density.structure == "tied-low-rank":
+        return LeftOutParts(density).log_density(features, targets)
+    statistics = statistics or density.statistics
     shares, total = statistics.counts / statistics.counts.sum(), statistics.counts.sum()
     log_density = torch.empty(len(targets), dtype=torch.float64)
     for c, (covariance, removal) in enumerate(
-        zip(_bases(density), _removals(density), strict=True)
+        zip(_bases(density, statistics), _removals(density), strict=True)
     ):
         mean, counts = statistics.means[c], statistics.counts.clone()
         counts[c] -= 1
@@ -87,68 +98,55 @@ def _removals(density: GaussianDensity) -> Iterator[_Removal]:
             yield _Removal(1.0, 0.0, g, amount, scale)
 
 
-def _bases(density: GaussianDensity) -> "Iterator[_Diagonal | _Full | _Tied | _LowRank]":
+def _bases(
+    density: GaussianDensity, statistics: ClassStatistics
+) -> "Iterator[_Diagonal | _Full | _Tied | _LowRank]":
     """Yield the decomposed covariance of each class."""
-    covariances = density.statistics.covariances()
+    if density.structure == "diagonal":
+        yield from map(_Diagonal, statistics.covariances())
+        return
     if density.structure == "tied":
-        values, vectors = _eigen(next(covariances))
-        means = density.statistics.means
+        (eigen,) = statistics.decompositions
         # About their mean, which avoids cancellation.
-        offsets = (means - means.mean(0)) @ vectors
-        tied = _Tied(values, vectors, offsets=offsets, squares=offsets.square())
-        yield from repeat(tied, len(means))
-    for covariance in covariances:
-        if density.structure == "diagonal":
-            yield _Diagonal(covariance)
-        elif density.rank is None:
-            parts = density.parts if density.structure == "block" else ()
-            yield _Full(*_eigen(covariance, parts), parts)
-        else:
-            yield _LowRank(*_eigen(covariance), density.rank)
-
-
-def _eigen(covariance: Tensor, parts: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (H,) in descending order within each part, and eigenvectors (H, H) in columns."""
-    if parts:
-        # Separately, because eigenvectors of equal eigenvalues could mix parts.
-        rows = enumerate(torch.split(covariance, list(parts)))
-        blocks = [torch.split(row, list(parts), dim=1)[k] for k, row in rows]
-        values, vectors = zip(*map(_eigen, blocks), strict=True)
-        return torch.cat(values), torch.block_diag(*vectors)  # type: ignore[no-untyped-call]
-    values, vectors = torch.linalg.eigh(covariance)
-    return values.clamp_min(0).flip(0), vectors.flip(1)
+        offsets = (statistics.means - statistics.means.mean(0)) @ eigen.vectors
+        tied = _Tied(eigen, offsets=offsets, squares=offsets.square())
+        yield from repeat(tied, len(statistics.means))
+        return
+    for eigen in statistics.decompositions:
+        yield _Full(eigen) if density.rank is None else _LowRank(eigen, density.rank)
 
 
 @dataclass(frozen=True)
 class _Full:
-    """A covariance matrix in its eigenbasis; `parts` are the widths of its diagonal blocks, empty for one.
+    """A covariance matrix in its eigenbasis. The removal is a rank-one update of each of its parts."""
 
-    The removal is a rank-one update of each block.
-    """
-
-    values: Tensor
-    vectors: Tensor
-    parts: tuple[int, ...] = ()
+    eigen: Eigen
 
     def log_normal(self, deviations: Tensor, removal: _Removal) -> Tensor:
         """ln N (N,) without the sample, about the mean of its class, which moves away from the sample."""
-        z, m, left = self._removed(deviations, removal)
+        z, m, target, left = self._removed(deviations, removal)
         distances = removal.g**2 * (self._by_part(z.square() / m) / left).sum(1)
-        log_det = m.log().sum(1) + left.log().sum(1)
-        return _log_normal(distances, log_det, len(self.values))
+        width, rank = self.eigen.vectors.shape
+        # Deviations from the own mean lie in the directions of the eigenvectors; the others have variance 0.
+        zeros = (width - rank) * (removal.amount * target).log() if rank < width else 0.0
+        return _log_normal(distances, m.log().sum(1) + left.log().sum(1) + zeros, width)
 
-    def _removed(self, deviations: Tensor, removal: _Removal) -> tuple[Tensor, Tensor, Tensor]:
-        """d (N, H) and M = a S + target (N, H) in the eigenbasis, and 1 − b dᵀM⁻¹d (N, K) of each part."""
-        kept, z = 1 - removal.amount, deviations @ self.vectors
-        target = removal.target(self.values.sum(), z.square().sum(1), len(self.values))
-        m = kept * removal.a * self.values + removal.amount * target[:, None]
+    def _removed(
+        self, deviations: Tensor, removal: _Removal
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """d and M = a S + target (N, R) in the eigenbasis, the target (N,), 1 − b dᵀM⁻¹d (N, K) per part."""
+        values, vectors, _ = self.eigen
+        kept, z = 1 - removal.amount, deviations @ vectors
+        target = removal.target(values.sum(), z.square().sum(1), len(vectors))
+        m = kept * removal.a * values + removal.amount * target[:, None]
         left = 1 - kept * removal.b * self._by_part(z.square() / m)
-        return z, m, left.clamp_min(_LEAST)
+        return z, m, target, left.clamp_min(_LEAST)
 
     def _by_part(self, rows: Tensor) -> Tensor:
-        """Sums (N, K) of rows (N, H) over the columns of each part."""
-        widths = self.parts or (rows.shape[1],)
-        return torch.stack([part.sum(1) for part in torch.split(rows, list(widths), dim=1)], 1)
+        """Sums (N, K) of rows (N, R) over the columns of each part."""
+        return torch.stack(
+            [part.sum(1) for part in torch.split(rows, list(self.eigen.widths), 1)], 1
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +163,7 @@ class _Tied(_Full):
         to the mean of every class. Products with differences of means are expanded: with many classes,
         matrices of differences, one per class, would take most of the time.
         """
-        z, m, left = self._removed(deviations, removal)
+        z, m, _, left = self._removed(deviations, removal)
         mean, inverse, weighted = self.offsets[own], 1 / m, z / m
         length = (weighted * z).sum(1, keepdim=True)
         products = weighted @ self.offsets.T - (weighted @ mean)[:, None]
@@ -174,24 +172,24 @@ class _Tied(_Full):
         b = (1 - removal.amount) * removal.b
         distances = distances + b * (length - products).square() / left
         log_det = m.log().sum(1, keepdim=True) + left.log()
-        return _log_normal(distances, log_det, len(self.values))
+        return _log_normal(distances, log_det, len(mean))
 
 
 @dataclass(frozen=True)
 class _LowRank:
     """A covariance whose smaller eigenvalues are replaced by their mean."""
 
-    values: Tensor
-    vectors: Tensor
+    eigen: Eigen
     rank: int
 
     def log_normal(self, deviations: Tensor, removal: _Removal) -> Tensor:
         """ln N (N,) without the sample, about its class mean; the directions change with the sample."""
-        width, kept = len(self.values), 1 - removal.amount
-        z = deviations @ self.vectors
-        lengths, trace = z.square().sum(1), self.values.sum()
+        known, vectors = self.eigen.leading(max(len(self.eigen.values), self.rank + 1))
+        width, kept = len(vectors), 1 - removal.amount
+        z = deviations @ vectors
+        lengths, trace = z.square().sum(1), known.sum()
         target = removal.target(trace, lengths, width)
-        values, along = downdated(removal.a * self.values, z, removal.b, self.rank)
+        values, along = downdated(removal.a * known, z, removal.b, self.rank)
         rest = (removal.a * trace - removal.b * lengths - values.sum(1)) / (width - self.rank)
         rest = (kept * rest + removal.amount * target).clamp_min(_LEAST * removal.scale)
         values = kept * values + removal.amount * target[:, None]

@@ -19,6 +19,9 @@ from daedl.names import look_up, strip_prefix
 
 # Training samples used for the reference (chosen).
 _SAMPLE = 2048
+# Training samples whose leave-one-out densities determine the range (chosen): with 1,000 classes of 2,048
+# features, those of 1.28 million samples would take several times as long as the fit.
+_RANGE = 2**16
 
 
 class DensityScorer(nn.Module):
@@ -64,12 +67,32 @@ class DensityScorer(nn.Module):
         `leave_one_out` to their leave-one-out log densities. In distributed training every process passes
         its own samples, and all return the density of all samples.
         """
-        kind, targets = look_up(NORMALIZERS, normalizer, "normalizer"), targets.long()
+        look_up(NORMALIZERS, normalizer, "normalizer")  # rather than after the fit
+        targets = targets.long()
         density = fit_gaussians(
             features, targets, num_classes, covariance, shrinkage, rank, normalize_features, parts
         )
+        return cls.of_samples(density, features, targets, normalizer, leave_one_out)
+
+    @classmethod
+    def of_samples(
+        cls,
+        density: GaussianDensity,
+        features: Tensor,
+        targets: Tensor,
+        normalizer: str = "half-quantile",
+        leave_one_out: bool = True,
+    ) -> "DensityScorer":
+        """Fit the normaliser of `density` to training features (N, H) with class indices (N,)."""
         log_density, left_out = _log_densities(density, features, targets, leave_one_out)
-        fitted = kind.fit(log_density)
+        return cls.of(density, log_density, left_out, normalizer)
+
+    @classmethod
+    def of(
+        cls, density: GaussianDensity, log_density: Tensor, left_out: Tensor, normalizer: str
+    ) -> "DensityScorer":
+        """Fit the normaliser to `log_density` (N,), and the reference to leave-one-out log densities (M,)."""
+        fitted = look_up(NORMALIZERS, normalizer, "normalizer").fit(log_density)
         return cls(density, fitted, float(fitted(left_out).mean()))
 
     def merged(
@@ -131,8 +154,9 @@ def _log_densities(
 ) -> tuple[Tensor, Tensor]:
     """Log densities of the training samples of all processes: for the range, and for the reference.
 
-    The latter are leave-one-out densities; for a range of in-sample densities a subset is sufficient.
+    The latter are leave-one-out densities, of a subset if there are many samples; for a range of in-sample
+    densities a smaller one is sufficient.
     """
-    step = 1 if leave_one_out else max(1, len(features) // _SAMPLE)
+    step = max(1, len(features) // (_RANGE if leave_one_out else _SAMPLE))
     left_out = gather_across(left_out_log_density(density, features[::step], targets[::step]))
     return left_out if leave_one_out else gather_across(density(features.cpu())), left_out

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from daedl.density.eigen import FEW
 from daedl.density.statistics import ClassStatistics
 
 # Covariances with a larger condition number count as singular: float32 features have about seven digits,
@@ -61,11 +62,10 @@ def shrink(statistics: ClassStatistics, shrinkage: Shrinkage, rank: int | None =
     smaller eigenvalues are replaced by their mean, so "auto" shrinks them only if that mean is zero.
     """
     require_shrinkage(shrinkage)
-    spectra = torch.stack([_spectrum(covariance) for covariance in statistics.covariances()])
+    spectra = _spectra(statistics)
     scale = spectra.mean(1)
     magnitude = statistics.means.square().mean(1)
-    tied = statistics.structure == "tied"
-    varies = scale > _ROUNDING**2 * (magnitude.amax() if tied else magnitude)
+    varies = scale > _ROUNDING**2 * (magnitude.amax() if statistics.tied else magnitude)
     if not varies.any():
         raise ValueError(
             "the features are constant within every class, so they have no density; expected variation "
@@ -81,9 +81,8 @@ def shrink(statistics: ClassStatistics, shrinkage: Shrinkage, rank: int | None =
         diagonal = statistics.structure == "diagonal"
         block = statistics.structure == "block" and bool(statistics.parts)
         if not diagonal:
-            means = statistics.num_classes if tied else 1
             width = max(statistics.parts) if block else statistics.num_features
-            singular |= samples - means <= (width if rank is None else rank + 1)
+            singular |= statistics.freedom() <= (width if rank is None else rank + 1)
         enough = 1 / (samples + 1) if diagonal else _oracle_amount(spectra, samples)
         amount = torch.where(singular, enough, 0.0)
     else:
@@ -113,20 +112,55 @@ def shrunk_covariances(statistics: ClassStatistics, shrunk: Shrunk) -> Iterator[
         yield shrunken
 
 
+def shrunk_spectra(
+    statistics: ClassStatistics, shrunk: Shrunk, rank: int | None
+) -> list[tuple[Tensor, Tensor, Tensor]] | None:
+    """The `rank` largest eigenvalues of Σ of each class, their eigenvectors, and the mean of the others.
+
+    For a rank of None those that differ from the others, or None if most do.
+    """
+    few = _largest_rank(statistics)
+    if rank is None and few is None:
+        return None
+    found = []
+    for eigen, amount, scale in zip(
+        statistics.decompositions, shrunk.amount, shrunk.scale, strict=True
+    ):
+        values, vectors = eigen.leading(rank or few or 1)
+        rest = (eigen.values.sum() - values.sum()).clamp_min(0) / (len(vectors) - len(values))
+        kept, added = 1 - amount, amount * scale
+        found.append((kept * values + added, vectors, kept * rest + added))
+    return found
+
+
+def _spectra(statistics: ClassStatistics) -> Tensor:
+    """Eigenvalues (K, H), ascending, of each covariance."""
+    if statistics.structure == "diagonal":
+        return torch.stack(list(statistics.covariances())).sort(1).values
+    if statistics.structure == "tied-low-rank":  # nothing needs its eigenvectors
+        (covariance,) = statistics.covariances()
+        values: Tensor = torch.linalg.eigvalsh(covariance)
+        return values.clamp_min(0)[None]
+    return torch.stack([each.spectrum() for each in statistics.decompositions])
+
+
+def _largest_rank(statistics: ClassStatistics) -> int | None:
+    """Upper bound of the ranks of the covariances of all classes; None if it is above `FEW` of H."""
+    if statistics.structure not in ("full", "block"):
+        return None
+    width = statistics.num_features
+    parts = (statistics.structure == "block" and statistics.parts) or (width,)
+    most = max(int(statistics.counts.max()) - 1, 1)
+    rank = sum(min(most, each) for each in parts)
+    return rank if rank <= FEW * width else None
+
+
 def _truncated(spectra: Tensor, rank: int | None) -> Tensor:
     """Spectra (K, H), ascending, in which all but the `rank` largest values are replaced by their mean."""
     if rank is None:
         return spectra
     rest = spectra[:, :-rank]
     return torch.cat([rest.mean(1, keepdim=True).expand_as(rest), spectra[:, -rank:]], 1)
-
-
-def _spectrum(covariance: Tensor) -> Tensor:
-    """Eigenvalues (H,), ascending, of a covariance (H, H) or of a diagonal one (H,)."""
-    if covariance.ndim == 1:
-        return covariance.sort().values
-    values: Tensor = torch.linalg.eigvalsh(covariance)
-    return values.clamp_min(0)
 
 
 def _oracle_amount(spectra: Tensor, samples: Tensor) -> Tensor:

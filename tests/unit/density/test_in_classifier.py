@@ -19,7 +19,9 @@ def classifier(blobs, method=DAEDL, **settings):
     return model.fit_post_hoc([blobs])
 
 
-@pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "low-rank", "auto"])
+@pytest.mark.parametrize(
+    "covariance", ["full", "tied", "diagonal", "low-rank", "tied-low-rank", "auto"]
+)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_saved_classifier_is_the_same_and_can_be_updated(blobs, tmp_path, covariance, normalize):
     model = classifier(blobs, Retrofit, covariance=covariance, rank=3, normalize_features=normalize)
@@ -33,7 +35,7 @@ def test_saved_classifier_is_the_same_and_can_be_updated(blobs, tmp_path, covari
     assert again.fitted.density.normalized == normalize
 
 
-@pytest.mark.parametrize("covariance", ["tied", "low-rank"])
+@pytest.mark.parametrize("covariance", ["tied", "low-rank", "tied-low-rank"])
 def test_exported_classifier_agrees_with_pytorch(blobs, covariance):
     model = classifier(blobs, covariance=covariance, rank=3, normalize_features=True)
     graph = export.to_torch_export(model).module()
@@ -42,10 +44,11 @@ def test_exported_classifier_agrees_with_pytorch(blobs, covariance):
         torch.testing.assert_close(graph(images)[name], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_onnx_agrees_with_pytorch(blobs, tmp_path):
+@pytest.mark.parametrize("covariance", ["low-rank", "tied-low-rank"])
+def test_onnx_agrees_with_pytorch(blobs, tmp_path, covariance):
     """`to_onnx` compares both before it writes the file."""
     pytest.importorskip("onnxruntime")
-    model = classifier(blobs, covariance="low-rank", rank=3, normalize_features=True)
+    model = classifier(blobs, covariance=covariance, rank=3, normalize_features=True)
     assert export.to_onnx(model, tmp_path / "m.onnx").path.exists()
 
 
@@ -61,3 +64,15 @@ def test_two_processes_select_the_density_of_one(blobs):
         distributed.density.scatter, single.density.scatter, rtol=1e-9, atol=1e-9
     )
     assert distributed.normalizer.low == pytest.approx(single.normalizer.low, rel=1e-5)
+
+
+def test_two_processes_agree_on_directions(blobs):
+    """Their pilot has other samples than that of one process, so that the density is only similar."""
+    features, targets = blobs
+    settings = {"covariance": "tied-low-rank", "rank": 2, "normalize_features": True}
+    model = classifier(blobs, **settings)
+    daedl.fit(model, blobs, (features[:99], targets[:99]), max_epochs=1, devices=2)
+    distributed = model.predict(features).log_density
+    single = model.fit_post_hoc([blobs]).predict(features).log_density
+    assert model.fitted.density.structure == "tied-low-rank"
+    assert float(distributed.mean()) == pytest.approx(float(single.mean()), abs=0.5)

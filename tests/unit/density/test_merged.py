@@ -28,7 +28,7 @@ def test_mean_log_density_equals_that_of_the_samples(blobs, structure):
     assert density.mean_log_density(statistics) == pytest.approx(float(own.mean()), rel=1e-5)
 
 
-@pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "low-rank"])
+@pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "low-rank", "tied-low-rank"])
 @pytest.mark.parametrize("normalizer", sorted(NORMALIZERS))
 @pytest.mark.parametrize("normalize", [False, True])
 def test_merged_density_is_that_of_all_samples_with_a_similar_range(
@@ -38,7 +38,9 @@ def test_merged_density_is_that_of_all_samples_with_a_similar_range(
     settings = {"normalizer": normalizer, "rank": 2, "normalize_features": normalize}
     whole = DensityScorer.fit(*blobs, 3, covariance, **settings)
     merged = DensityScorer.fit(*first, 3, covariance, **settings).merged(*second)
-    torch.testing.assert_close(merged.density(blobs[0]), whole.density(blobs[0]))
+    # Directions within a class part have any basis, so that products in float32 are rounded otherwise.
+    exact = {} if covariance != "tied-low-rank" else {"rtol": 1e-5, "atol": 1e-4}
+    torch.testing.assert_close(merged.density(blobs[0]), whole.density(blobs[0]), **exact)
     length = whole.normalizer.high - whole.normalizer.low
     assert merged.normalizer.low == pytest.approx(whole.normalizer.low, abs=0.15 * length)
     assert merged.normalizer.high == pytest.approx(whole.normalizer.high, abs=0.1 * length)

@@ -32,6 +32,25 @@ def test_restored_scorer_is_the_same(blobs, covariance, normalizer, normalize):
     assert again.density.settings() == scorer.density.settings()
 
 
+@pytest.mark.parametrize("covariance", ["full", "tied", "low-rank"])
+def test_whole_matrices_of_earlier_versions_are_restored(blobs, covariance):
+    """Files contain one triangle of each symmetric matrix."""
+    features, targets = blobs
+    scorer = DensityScorer.fit(features, targets, 3, covariance, rank=2)
+    state, width = scorer.state_dict(), features.shape[1]
+    assert state["density.scatter"].shape[-1] == width * (width + 1) // 2
+    whole = {**state, "density.scatter": scorer.density.statistics.scatter}
+    again = DensityScorer.restore(whole, scorer.settings())
+    assert torch.equal(again(features)[0], scorer(features)[0])
+
+
+def test_triangles_of_another_width_are_rejected(blobs):
+    scorer = DensityScorer.fit(*blobs, 3)
+    state = {**scorer.state_dict(), "density.scatter": torch.ones(3, 7).double()}
+    with pytest.raises(ValueError, match="triangles"):
+        DensityScorer.restore(state, scorer.settings())
+
+
 def test_settings_of_earlier_versions_are_restored(blobs):
     scorer = DensityScorer.fit(*blobs, 3)
     settings = scorer.settings()
