@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from daedl.checks import require_batch, require_finite, require_targets
+from daedl.inputs import Inputs, count_rows
 
 
 class Outputs(NamedTuple):
@@ -84,9 +85,10 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 def collect(
     network: nn.Module,
     batches: Iterable[Any],
-    prepare: Callable[[Any, str], Tensor],
-    forward: Callable[[nn.Module, Tensor], Outputs] | None = None,
+    prepare: Callable[[Any, str], Inputs],
+    forward: Callable[[nn.Module, Inputs], Outputs] | None = None,
     name: str = "data",
+    convert: Callable[[Tensor, int, str], Tensor] | None = None,
 ) -> tuple[Outputs, Tensor]:
     """Runs `network` once over `batches` of (inputs, targets) in eval mode.
 
@@ -96,6 +98,7 @@ def collect(
         prepare: converts raw inputs to network inputs; its second argument names the batch in errors.
         forward: replaces `network(inputs)`, for methods with another forward pass.
         name: name of the data in errors.
+        convert: validates and converts the targets of a number of samples; by default, class indices.
     """
     dtype = next(network.parameters()).dtype
     features, logits, targets = [], [], []
@@ -105,12 +108,16 @@ def collect(
             raw, labels, _ = require_batch(batch, where)
             inputs = prepare(raw, where)
             outputs = forward(network, inputs) if forward else network(inputs)
-            require_targets(labels, outputs.logits.shape[-1], len(inputs), where)
+            if convert is None:
+                require_targets(labels, outputs.logits.shape[-1], count_rows(inputs), where)
+                labels = labels.long()
+            else:
+                labels = convert(labels, count_rows(inputs), where)
             outputs.require_finite(where)
             # Under mixed precision the last layer may return half precision: use the network's dtype.
             features.append(outputs.features.to("cpu", dtype))
             logits.append(outputs.logits.to("cpu", dtype))
-            targets.append(labels.cpu().long())
+            targets.append(labels.cpu())
     if not features:
         raise ValueError(f"the {name} have no batch; expected at least one (inputs, labels) pair")
     return Outputs(torch.cat(features), torch.cat(logits), outputs.parts), torch.cat(targets)

@@ -93,7 +93,7 @@ def test_arguments_are_validated(trained, blobs):
 
 
 def test_a_shape_is_required(trained):
-    with pytest.raises(ValueError, match="input_shape"):
+    with pytest.raises(ValueError, match="example=inputs"):
         daedl.Classifier.from_module(trained, "body")
 
 

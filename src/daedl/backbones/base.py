@@ -7,20 +7,21 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from daedl.data import Preprocess
+from daedl.data import InputKind
 
 
 @dataclass(frozen=True)
 class Body:
     """Architecture of a backbone: named blocks in order; the last one returns features (B, H).
 
-    `finetuned` is the first block that fine-tuning trains by default; `depths` are the blocks before the last
-    one that the density sees by default.
+    `finetuned` is the first block, or module in it, that fine-tuning trains by default; `depths` are blocks
+    before the last one that the density sees by default; `blank` is one input, unless inputs are images.
     """
 
     blocks: Mapping[str, nn.Module]
     finetuned: str
     depths: tuple[str, ...] = ()
+    blank: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -30,21 +31,23 @@ class Pretrained:
     Attributes:
         name: rebuilds the architecture, together with `config`; stored in model files.
         weights: parameters and buffers, named BLOCK.PARAMETER.
-        preprocess: channels, size, mean and std with which the weights were trained.
+        preprocess: how the inputs were prepared with which the weights were trained.
         config: JSON-able settings of the architecture.
+        head: default arguments of `daedl.networks.Backbone` for the head.
     """
 
     name: str
     weights: Mapping[str, Tensor]
-    preprocess: Preprocess
+    preprocess: InputKind
     config: Mapping[str, Any] = field(default_factory=dict)
+    head: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Source(ABC):
     """One source of backbones. `name` is the part of the backbone's name after the prefix."""
 
     @abstractmethod
-    def body(self, name: str, image_size: int, config: Mapping[str, Any]) -> Body:
+    def body(self, name: str, image_size: int | None, config: Mapping[str, Any]) -> Body:
         """Builds the architecture with random weights, without network access."""
 
     @abstractmethod

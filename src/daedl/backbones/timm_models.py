@@ -12,7 +12,7 @@ from daedl.names import suggestion
 class Timm(Source):
     """Adapter of timm, which downloads weights on first use and caches them itself."""
 
-    def body(self, name: str, image_size: int, config: Mapping[str, Any]) -> Body:
+    def body(self, name: str, image_size: int | None, config: Mapping[str, Any]) -> Body:
         """One block `body`: timm's own pooling returns (B, H) without a classifier."""
         del image_size, config
         return Body({"body": _create(name, pretrained=False)}, finetuned="body")

@@ -32,7 +32,7 @@ class MeanOfLastState(nn.Module):
 class Transformers(Source):
     """Adapter of transformers; a folder is read without network access."""
 
-    def body(self, name: str, image_size: int, config: Mapping[str, Any]) -> Body:
+    def body(self, name: str, image_size: int | None, config: Mapping[str, Any]) -> Body:
         """One block `body`, built from the configuration in the model file."""
         del image_size
         package = _package(name)

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,13 @@ class Files(Dataset[Pixels | str]):
     """Pictures that are decoded on access; takes the place of a tensor (N, C, H, W), uint8.
 
     Attributes:
-        pictures: paths, or PIL images.
+        pictures: paths, contents of files, or PIL images.
         channels: 1 (grey) or 3 (colour).
         size: height and width to resize to; None keeps the size.
         resize: see `Preprocess`.
     """
 
-    pictures: tuple[Path | Image, ...]
+    pictures: tuple[Path | BytesIO | Image, ...]
     channels: int
     size: tuple[int, int] | None
     resize: Resize
@@ -58,7 +59,7 @@ class Files(Dataset[Pixels | str]):
             raise ValueError(f"the list of files is empty; expected at least one {EXPECTED} file")
 
     @classmethod
-    def of(cls, pictures: Iterable[Path | Image], preprocess: Preprocess) -> "Files":
+    def of(cls, pictures: Iterable[Path | BytesIO | Image], preprocess: Preprocess) -> "Files":
         """Returns pictures with the channels and size of `preprocess`."""
         channels, height, width = preprocess.shape
         return cls(tuple(pictures), channels, (height, width), preprocess.resize)
@@ -159,7 +160,7 @@ class Readable:
         if self.broken and not skip:
             raise broken_error(self.broken)
         if self.broken:
-            warnings.warn(f"skipped: {_list_broken(self.broken)}", DataWarning, stacklevel=3)
+            warnings.warn(f"skipped: {list_broken(self.broken)}", DataWarning, stacklevel=3)
 
 
 def decode_all(files: Files, limit: float | None = None) -> Readable:
@@ -168,13 +169,10 @@ def decode_all(files: Files, limit: float | None = None) -> Readable:
     Pixels of more than `limit` bytes are not kept; by default `memory_limit()`.
     """
     limit = memory_limit() if limit is None else limit
-    options = loader_options(len(files))
-    chunks = DataLoader(files, CHUNK, generator=torch.Generator(), **options)
-    results = (each for chunk in chunks for each in chunk)
     broken: dict[Any, str] = {}
     indices: list[int] = []
     stored: Pixels | None = None
-    for index, result in enumerate(results):
+    for index, result in enumerate(decoded(files)):
         if isinstance(result, str):
             broken[files.pictures[index]] = result
             continue
@@ -199,10 +197,17 @@ def decode_all(files: Files, limit: float | None = None) -> Readable:
     return Readable(pixels, chosen, broken)
 
 
+def decoded(files: Files) -> Iterator[Pixels | str]:
+    """Yields the pixels (C, H, W) of each file, or the reason why it can't be read."""
+    options = loader_options(len(files))
+    for chunk in DataLoader(files, CHUNK, generator=torch.Generator(), **options):
+        yield from chunk
+
+
 def broken_error(broken: Mapping[Any, str]) -> ValueError:
     """Returns an error that names the first `NAMED` broken files and states their number."""
     return ValueError(
-        f"{_list_broken(broken)}; expected {EXPECTED} images: export them again, remove them, or skip them "
+        f"{list_broken(broken)}; expected {EXPECTED} images: export them again, remove them, or skip them "
         "with --skip-broken, in Python read_folder(..., skip_broken=True)"
     )
 
@@ -232,7 +237,8 @@ def name_some(names: Sequence[Any]) -> str:
     return ", ".join(map(str, names[:NAMED])) + more
 
 
-def _list_broken(broken: Mapping[Any, str]) -> str:
+def list_broken(broken: Mapping[Any, str]) -> str:
+    """Names some of the broken inputs, with the reasons."""
     if len(broken) == 1:
         ((file, reason),) = broken.items()
         return f"{file} can't be read ({reason})"

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
+from PIL.Image import Image
 from torch import Tensor
 
 from daedl.checks import DataWarning
@@ -52,8 +53,8 @@ def read_folder(
             f"no folder at {folder}; expected a folder of images: check the path"
         )
     if labelled:
-        names: tuple[str, ...] | None = _find_classes(folder, class_names)
-        files, labels = _list_classes(folder, names or ())
+        names: tuple[str, ...] | None = find_classes(folder, class_names)
+        files, labels = list_classes(folder, names or ())
     else:
         names, files = None, pictures_in(folder)
         labels = torch.zeros(len(files), dtype=torch.int64)
@@ -125,6 +126,20 @@ def pictures_in(folder: Path) -> list[Path]:
     return list(listing.images)
 
 
+def expand_folders(data: Any) -> list[Any] | None:
+    """Returns PIL images and paths, with folders replaced by their pictures; None for other `data`."""
+    items = list(data) if isinstance(data, list | tuple) else [data]
+    if not items or not all(isinstance(each, str | Path | Image) for each in items):
+        return None
+    pictures: list[Any] = []
+    for each in items:
+        if isinstance(each, str | Path) and Path(each).is_dir():
+            pictures += pictures_in(Path(each))
+        else:
+            pictures.append(Path(each) if isinstance(each, str) else each)
+    return pictures
+
+
 def _files(
     paths: Sequence[str | Path],
     channels: int,
@@ -135,7 +150,7 @@ def _files(
     return Files(tuple(map(Path, paths)), channels, shape, resize)
 
 
-def _find_classes(folder: Path, class_names: Sequence[str] | None) -> tuple[str, ...]:
+def find_classes(folder: Path, class_names: Sequence[str] | None) -> tuple[str, ...]:
     subfolders = sorted(each.name for each in _list(folder) if each.is_dir())
     if not subfolders:
         raise ValueError(
@@ -160,7 +175,7 @@ def _find_classes(folder: Path, class_names: Sequence[str] | None) -> tuple[str,
     return tuple(class_names)
 
 
-def _list_classes(folder: Path, names: Sequence[str]) -> tuple[list[Path], Tensor]:
+def list_classes(folder: Path, names: Sequence[str]) -> tuple[list[Path], Tensor]:
     """Returns the images of all classes and their labels; warns of other files and of nested images."""
     listings = [Listing.of(folder / name) for name in names]
     own = [

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from torch.utils.data import TensorDataset
 from daedl.checks import require_targets
 from daedl.data.batches import Augmentation, Batches
 from daedl.data.files import Files, LabelledFiles
-from daedl.names import names_or_numbers
+from daedl.data.labelled import Labelled
 
 CHUNK = 4096  # images converted at a time, to bound the memory for floats (chosen)
 # ITU-R 601, as in Pillow's conversion to grey.
@@ -20,7 +21,7 @@ LUMA = (0.299, 0.587, 0.114)
 
 
 @dataclass(frozen=True, eq=False)
-class ImageSet:
+class ImageSet(Labelled):
     """Images and labels.
 
     Attributes:
@@ -38,14 +39,28 @@ class ImageSet:
     split: str
     class_names: tuple[str, ...] | None = None
     made: bool = False
+    noun: ClassVar[str] = "images"
 
     def __post_init__(self) -> None:
         if not isinstance(self.pixels, Files):
             _require_images(self.pixels, self.name)
         _require_labels(self.labels, len(self.pixels), self.class_names, self.name)
 
-    def __len__(self) -> int:
-        return len(self.pixels)
+    @property
+    def inputs(self) -> Tensor | Files:
+        """All images, in memory or as files."""
+        return self.pixels
+
+    @property
+    def shown(self) -> Tensor:
+        """All images, in memory."""
+        return self.images
+
+    @property
+    def summary(self) -> str:
+        """Size and colour."""
+        channels, size, _ = self.shape
+        return f"{size}x{size} pixels, {'grey' if channels == 1 else 'colour'}"
 
     @property
     def images(self) -> Tensor:
@@ -61,16 +76,6 @@ class ImageSet:
             return self.pixels.shape
         _, channels, height, width = self.pixels.shape
         return channels, height, width
-
-    @property
-    def num_classes(self) -> int:
-        """The number of class names; without names, one more than the largest label."""
-        return len(self.class_names) if self.class_names else int(self.labels.max()) + 1
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the classes, or their numbers."""
-        return names_or_numbers(self.class_names, self.num_classes)
 
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
         """Returns the images at `indices` (M,), in that order."""
@@ -90,16 +95,6 @@ class ImageSet:
         pixels = self.pixels
         selected = pixels.subset(chosen) if isinstance(pixels, Files) else pixels[chosen]
         return replace(self, pixels=selected, labels=self.labels[chosen])
-
-    def random_split(self, number: int, seed: int) -> tuple["ImageSet", "ImageSet"]:
-        """Returns `number` images selected at random with `seed`, and the remaining images."""
-        if not 0 < number < len(self):
-            raise ValueError(
-                f"cannot split {number} images off the {len(self)} of {self.name}; expected 1 to "
-                f"{len(self) - 1}, so that neither part is empty"
-            )
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        return self.subset(order[:number]), self.subset(order[number:])
 
     def converted(self, channels: int, size: int | tuple[int, int]) -> "ImageSet":
         """Returns the images with 1 or 3 channels and of `size`, one number for square images.

@@ -1,6 +1,6 @@
 """Converts arrays, pictures, paths, datasets and loaders to batches."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,17 +23,30 @@ from torch.utils.data import (
 from daedl.checks import require_whole
 from daedl.data.batches import Batch, Batches
 from daedl.data.files import FileLoader, Files, LabelledFiles, loader_options
-from daedl.data.folder import pictures_in
-from daedl.data.images import ImageSet
-from daedl.data.preprocess import Preprocess
+from daedl.data.kind import InputKind
+from daedl.data.labelled import Labelled
+from daedl.inputs import (
+    Inputs,
+    as_input,
+    convert,
+    count_rows,
+    inputs_of,
+    is_labelled,
+    is_text,
+    parts_of,
+    select,
+    split,
+    unpacked,
+)
 
-# Labelled data: batches of (inputs, targets) or (inputs, targets, weights), a Dataset of such samples, arrays
-# with a whole dataset, an ImageSet, or the path of a folder with one subfolder per class.
+# Labelled data: batches of (inputs, targets) or (inputs, targets, weights), or mappings with `labels`; a
+# Dataset of such samples; one such batch with a whole dataset; an ImageSet; or the path of a folder with one
+# subfolder per class. Inputs are a tensor, or a tuple or mapping of tensors.
 Data = Any
 BATCH_SIZE = 256  # for data without batches (chosen)
 EXPECTED = (
-    "a DataLoader, a list of (inputs, labels) batches, a Dataset, two arrays (inputs, labels), an ImageSet, "
-    "or the path of a folder with one subfolder of images per class"
+    "a DataLoader, a list of (inputs, labels) batches or of mappings with labels, a Dataset, two arrays "
+    "(inputs, labels), an ImageSet, or the path of a folder with one subfolder of images per class"
 )
 
 
@@ -42,7 +55,7 @@ def as_batches(
     batch_size: int = BATCH_SIZE,
     *,
     shuffle: bool = False,
-    read: Callable[[Path], ImageSet] | None = None,
+    read: Callable[[Path], Labelled] | None = None,
 ) -> Iterable[Batch]:
     """Converts labelled data to batches of (inputs, targets).
 
@@ -58,23 +71,24 @@ def as_batches(
     require_whole("batch_size", batch_size, 1, "64")
     if isinstance(data, str | Path) and read is not None:
         data = read(Path(data))
-    if isinstance(data, ImageSet):
+    if isinstance(data, Labelled):
         data = data.dataset()
     if isinstance(data, LabelledFiles):
         return FileLoader(data, batch_size, shuffle, **loader_options(len(data)))
-    if _is_whole_set(data):
-        data = _as_dataset(*data)
-    if isinstance(data, Dataset):
+    if is_labelled(data):
+        data = _as_rows(*unpacked(data))
+    # Datasets of other libraries, such as Hugging Face's, return several samples by this method.
+    if isinstance(data, Dataset) or (hasattr(data, "__getitems__") and isinstance(data, Sized)):
         if isinstance(data, Sized) and len(data) == 0:
             raise ValueError("the dataset is empty; expected at least one sample")
         if type(data) is TensorDataset:
-            data = _Tensors(*data.tensors)
+            data = Rows(*data.tensors)
         # An IterableDataset determines its own order.
         return DataLoader(
             data,
             batch_size,
             shuffle and not isinstance(data, IterableDataset),
-            collate_fn=_keep if isinstance(data, _Tensors) else None,
+            collate_fn=_keep if isinstance(data, Rows) else None,
         )
     if isinstance(data, str | Path | bytes) or not isinstance(data, Iterable):
         raise TypeError(f"the data are a {type(data).__name__}; expected {EXPECTED}")
@@ -82,54 +96,41 @@ def as_batches(
 
 
 def as_inputs(
-    data: Any, preprocess: Preprocess | None, input_shape: Sequence[int], batch_size: int
-) -> Iterator[Tensor]:
-    """Converts unlabelled inputs to batches (B, *input_shape), before preprocessing.
+    data: Any,
+    preprocess: InputKind | None,
+    input_shape: Sequence[int],
+    batch_size: int,
+    matches: Callable[[Any], bool] = lambda _: False,
+) -> Iterator[Inputs]:
+    """Converts unlabelled inputs to batches, before preprocessing.
 
-    Accepts one or more inputs: a tensor or array; PIL images; paths of pictures, or of a folder, whose
-    pictures are sorted by path; an ImageSet; a Dataset, DataLoader or iterable of batches, whose labels
-    are ignored.
+    Accepts one or more inputs: a tensor or array; a mapping of them, or a tuple for which `matches` is true;
+    what `preprocess` opens, such as PIL images and paths; an ImageSet; a Dataset, DataLoader or iterable of
+    batches. Labels are ignored.
     """
     require_whole("batch_size", batch_size, 1, "256")
-    if isinstance(data, ImageSet):
-        data = data.pixels
-    elif (pictures := _expand_folders(data)) is not None:
-        if preprocess is None:
-            raise ValueError(
-                "the classifier has no preprocessing (preprocess=None), so it can't read pictures; expected "
-                "tensors: convert the pictures yourself, or set model.preprocess to the preprocessing used "
-                "for training"
-            )
-        data = Files.of(pictures, preprocess)
+    if isinstance(data, Labelled):
+        data = data.inputs
+    elif preprocess is not None:
+        data = preprocess.open(data)
+    elif is_text([data]) or is_text(data) or isinstance(data, Path | Image):
+        raise ValueError(
+            "the classifier has no preprocessing (preprocess=None), so it can't read pictures or texts; "
+            "expected tensors: convert them yourself, or set model.preprocess to the preprocessing used for "
+            "training"
+        )
     if isinstance(data, Files):
         yield from data.batches(torch.split(torch.arange(len(data)), batch_size))
     elif isinstance(data, Tensor | np.ndarray):
-        yield from torch.split(as_input(data, input_shape), batch_size)
+        yield from split(as_input(data, input_shape) if input_shape else data, batch_size)
+    elif matches(data) or is_text(data):
+        yield from split(data, batch_size)
+    elif isinstance(data, Mapping):
+        yield from split(inputs_of(data), batch_size)
     else:
         for batch in as_batches(data, batch_size):
-            yield as_input(batch[0] if isinstance(batch, tuple | list) else batch, input_shape)
-
-
-def as_input(array: Any, input_shape: Sequence[int], where: str = "") -> Tensor:
-    """Converts an array or tensor with one or more inputs to (B, *input_shape).
-
-    Images may have channels last; grey images need no channel axis.
-    """
-    tensor, shape = torch.as_tensor(array), tuple(input_shape)
-    for batch in (tensor, tensor.unsqueeze(0)):
-        if tuple(batch.shape[1:]) == shape:
-            return batch
-    if len(shape) == 3:
-        channels, height, width = shape
-        if tuple(tensor.shape[-3:]) == (height, width, channels) and tensor.ndim in (3, 4):
-            return as_input(tensor.movedim(-1, -3), shape)
-        if channels == 1 and tuple(tensor.shape[-2:]) == (height, width) and tensor.ndim in (2, 3):
-            return as_input(tensor.unsqueeze(-3), shape)
-    hint = f", {shape[0]} channel(s) first or last" if len(shape) == 3 else ""
-    raise ValueError(
-        f"inputs{where} have shape {tuple(tensor.shape)}; the network expects "
-        f"(batch, {', '.join(map(str, shape))}){hint}: resize or reshape them"
-    )
+            inputs = batch if matches(batch) else inputs_of(batch)
+            yield as_input(inputs, input_shape) if input_shape else inputs
 
 
 def in_order(data: Iterable[Batch], rank: int = 0, world_size: int = 1) -> Iterable[Batch]:
@@ -199,18 +200,22 @@ def generators(batches: Iterable[Batch]) -> list[torch.Generator]:
     return list(unique.values())
 
 
-def _is_whole_set(data: Any) -> bool:
-    """Returns whether `data` are arrays (inputs, labels[, weights]) of a whole dataset, not batches."""
-    arrays = isinstance(data, tuple | list) and len(data) in (2, 3)
-    return arrays and all(isinstance(part, Tensor | np.ndarray) for part in data)
+class Rows(Dataset[Any]):
+    """A whole dataset in memory, from which a DataLoader selects a batch at once instead of single samples.
 
+    Arguments:
+        parts: inputs, labels, and optionally weights.
+    """
 
-class _Tensors(TensorDataset):
-    """Tensors from which a DataLoader selects a batch at once instead of collating single samples."""
+    def __init__(self, *parts: Inputs) -> None:
+        self.parts = parts
 
-    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
-        chosen = torch.tensor(indices)
-        return tuple(tensor.index_select(0, chosen) for tensor in self.tensors)
+    def __len__(self) -> int:
+        return count_rows(self.parts[0])
+
+    def __getitems__(self, indices: list[int]) -> tuple[Inputs, ...]:
+        """Returns the samples at `indices` as one batch."""
+        return tuple(select(part, indices) for part in self.parts)
 
 
 def _keep(batch: Any) -> Any:
@@ -218,28 +223,16 @@ def _keep(batch: Any) -> Any:
     return batch
 
 
-def _as_dataset(inputs: Any, labels: Any, *weights: Any) -> TensorDataset:
-    if any(len(inputs) != len(part) for part in (labels, *weights)):
-        counts = ", ".join(str(len(part)) for part in (inputs, labels, *weights))
+def _as_rows(inputs: Inputs, *others: Any) -> Rows:
+    numbers = [len(part) for part in (*parts_of(inputs), *others)]
+    if len(set(numbers)) > 1:
+        counts = ", ".join(map(str, numbers))
         raise ValueError(
             f"inputs, labels and weights have {counts} entries; expected one label and optionally one weight "
             "per input"
         )
-    return TensorDataset(*(torch.as_tensor(part) for part in (inputs, labels, *weights)))
-
-
-def _expand_folders(data: Any) -> list[Any] | None:
-    """Returns PIL images and paths, with folders replaced by their pictures; None for other `data`."""
-    items = list(data) if isinstance(data, list | tuple) else [data]
-    if not items or not all(isinstance(each, str | Path | Image) for each in items):
-        return None
-    pictures: list[Any] = []
-    for each in items:
-        if isinstance(each, str | Path) and Path(each).is_dir():
-            pictures += pictures_in(Path(each))
-        else:
-            pictures.append(Path(each) if isinstance(each, str) else each)
-    return pictures
+    tensors = inputs if is_text(inputs) else convert(inputs, torch.as_tensor)
+    return Rows(tensors, *map(torch.as_tensor, others))
 
 
 def _samplers(batches: Iterable[Batch]) -> list[Any]:
@@ -257,6 +250,8 @@ def _covers_dataset(loader: DataLoader[Batch]) -> bool:
     if type(loader.batch_sampler) is not BatchSampler:
         return False
     sampler: Any = loader.batch_sampler.sampler
+    if isinstance(sampler, range):  # rebuilt by `in_order`
+        return sampler == range(len(cast(Sized, loader.dataset)))
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples == len(cast(Sized, loader.dataset))
     return type(sampler) is SequentialSampler

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -72,10 +73,13 @@ def reduce_jpeg(opened: Image.Image, shape: tuple[int, int] | None) -> None:
 
 
 def decode(
-    picture: Path | Image.Image, channels: int, shape: tuple[int, int] | None, resize: Resize
+    picture: Path | BytesIO | Image.Image,
+    channels: int,
+    shape: tuple[int, int] | None,
+    resize: Resize,
 ) -> Tensor:
-    """Decodes a file, or converts a PIL image; raises ValueError with the reason for a broken file."""
-    if not isinstance(picture, Path):
+    """Decodes a file or its content, or converts a PIL image; raises ValueError with the reason if broken."""
+    if isinstance(picture, Image.Image):
         return pixels_of(picture, channels, shape, resize)
     try:
         with warnings.catch_warnings():

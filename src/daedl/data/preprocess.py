@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from daedl.checks import require_whole
+from daedl.checks import require_finite, require_whole
+from daedl.data.kind import InputKind
 from daedl.data.pictures import Resize, pixels_of
+from daedl.inputs import as_input
+
+if TYPE_CHECKING:
+    from daedl.data.images import ImageSet
 
 WHITE = 255.0  # the largest 8-bit pixel
 # Relative tolerance of the range of floats, which interpolation may exceed (chosen).
@@ -17,7 +23,7 @@ SLACK = 1e-3
 
 
 @dataclass(frozen=True)
-class Preprocess:
+class Preprocess(InputKind):
     """Converts images to network inputs: x = (u / scale − mean) / std for 8-bit pixels u.
 
     Float images must already be divided by `scale`, so that they range from 0 to 255 / scale.
@@ -37,6 +43,8 @@ class Preprocess:
     scale: float = WHITE
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    kind: ClassVar[str] = "image"
+    noun: ClassVar[str] = "images"
 
     def __post_init__(self) -> None:
         size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
@@ -80,6 +88,34 @@ class Preprocess:
         if self.std is not None:
             inputs = inputs / _channelwise(self.std, inputs)
         return inputs
+
+    def prepare(self, images: Any, like: Tensor, where: str = "") -> Tensor:
+        """Converts one or more images to network inputs (B, C, H, W) with the device and dtype of `like`."""
+        tensor = as_input(images, self.shape, where).to(like.device)
+        if tensor.is_floating_point():
+            tensor = tensor.to(like.dtype)
+            require_finite(tensor, "inputs", where)
+        return self(tensor, like.dtype, where)
+
+    def open(self, data: Any) -> Any:
+        """Returns `Files` for PIL images and paths of pictures or folders; other `data` unchanged."""
+        from daedl.data.files import Files  # noqa: PLC0415 (it imports this module)
+        from daedl.data.folder import expand_folders  # noqa: PLC0415
+
+        pictures = expand_folders(data)
+        return data if pictures is None else Files.of(pictures, self)
+
+    def read(
+        self,
+        path: Path,
+        class_names: Sequence[str],
+        labelled: bool = True,
+        skip_broken: bool = False,
+    ) -> "ImageSet":
+        """Reads a folder of images or a .npz file; see `daedl.data.read.read_for`."""
+        from daedl.data.read import read_for  # noqa: PLC0415 (it imports this module)
+
+        return read_for(path, self, class_names, labelled, skip_broken)
 
     def picture(self, image: Image) -> Tensor:
         """Converts a PIL image of any size and mode to (C, H, W), uint8."""

@@ -9,8 +9,8 @@ import torch
 
 from daedl.checks import require_targets
 from daedl.data.arrays import read_npz
-from daedl.data.files import name_some
-from daedl.data.folder import read_folder
+from daedl.data.files import Files, name_some
+from daedl.data.folder import find_classes, list_classes, read_folder
 from daedl.data.images import ImageSet
 from daedl.data.pictures import Resize
 from daedl.data.preprocess import Preprocess
@@ -75,6 +75,14 @@ def read_for(
         skip_broken=skip_broken,
     )
     return _relabel(images, class_names, path) if labelled else images
+
+
+def list_for(path: Path, preprocess: Preprocess, class_names: Sequence[str]) -> ImageSet:
+    """Lists the images in the subfolders of `path` as `read_for`, without decoding them."""
+    names = find_classes(path, None)
+    files, labels = list_classes(path, names)
+    images = ImageSet(Files.of(files, preprocess), labels, path.name, "train", names)
+    return _relabel(images, class_names, path)
 
 
 def _relabel(images: ImageSet, class_names: Sequence[str], path: Path) -> ImageSet:

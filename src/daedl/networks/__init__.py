@@ -6,9 +6,10 @@ from typing import Any
 
 from daedl.names import look_up, subclasses_in
 from daedl.networks.backbone import Backbone
-from daedl.networks.base import FeatureModule, Network, lay_out
+from daedl.networks.base import Network, lay_out
 from daedl.networks.convnet import ConvNet
 from daedl.networks.feature_head import FeatureHead
+from daedl.networks.feature_module import FeatureModule
 from daedl.networks.headed import Headed, Members
 from daedl.networks.mlp import MLP
 from daedl.networks.resnet import ResNet18

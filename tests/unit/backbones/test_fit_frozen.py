@@ -70,7 +70,7 @@ def test_model_equals_one_whose_images_pass_each_time(tmp_path):
 
 def test_second_run_with_another_method_and_split_needs_no_pass(tmp_path):
     inputs, labels = images()
-    first = model()
+    first = model(**TIED)
     counted = passes(first)
     daedl.fit_frozen(first, (inputs, labels), cache=tmp_path, **OPTIONS)
     assert sum(counted) >= 60
@@ -177,4 +177,4 @@ def test_other_networks_are_rejected():
 def test_progress_states_an_estimate(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("daedl.training.frozen.MENTIONED", 0.0)
     daedl.fit_frozen(model("edl"), images(), cache=tmp_path, max_epochs=1)
-    assert "features of the training images: about" in capsys.readouterr().out
+    assert "features of the training data: about" in capsys.readouterr().out

@@ -1,0 +1,51 @@
+"""`InputKind`: what a classifier knows of its raw inputs; images and texts are two kinds."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from daedl.data.labelled import Labelled
+from daedl.inputs import Inputs
+
+
+class InputKind(ABC):
+    """Converts raw inputs to network inputs; settings of one kind, part of a classifier and its model file.
+
+    Attributes:
+        kind: name in model files.
+        noun: what raw inputs are, in the plural.
+        shape: shape of one network input; () if lengths vary.
+    """
+
+    kind: ClassVar[str]
+    noun: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one network input; () if it isn't a tensor of one shape."""
+
+    @abstractmethod
+    def prepare(self, inputs: Any, like: Tensor, where: str = "") -> Inputs:
+        """Converts one or more raw inputs to network inputs with the device and dtype of `like`."""
+
+    @abstractmethod
+    def open(self, data: Any) -> Any:
+        """Replaces paths, pictures, ... by raw inputs that can be batched; returns other `data` unchanged."""
+
+    @abstractmethod
+    def read(
+        self,
+        path: Path,
+        class_names: Sequence[str],
+        labelled: bool = True,
+        skip_broken: bool = False,
+    ) -> Labelled:
+        """Reads the samples at `path`; labels are positions in `class_names`."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Returns the constructor arguments, JSON-able, and the kind unless it is that of images."""

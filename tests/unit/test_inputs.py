@@ -1,0 +1,246 @@
+"""Batches of tuples and mappings of tensors, and modules of transformers built from a configuration."""
+
+from collections import UserDict, namedtuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import daedl
+from daedl.inputs import convert, form_of, join, select, split
+
+VOCABULARY, CLASSES = 40, 3
+
+
+@pytest.fixture(scope="module")
+def bert():
+    """A tiny BERT classifier with random weights."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=24,
+        num_labels=CLASSES,
+    )
+    return transformers.AutoModelForSequenceClassification.from_config(config).eval()
+
+
+def queries(number=60, seed=0):
+    """Token ids whose range tells the class, with masks; lengths differ."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(number) % CLASSES
+    lengths = torch.randint(4, 9, (number,), generator=generator)
+    ids = torch.randint(1, 10, (number, 8), generator=generator) + 10 * labels[:, None]
+    mask = (torch.arange(8) < lengths[:, None]).long()
+    return {"input_ids": ids * mask, "attention_mask": mask, "labels": labels}
+
+
+class Samples(Dataset):
+    """Samples as mappings without padding, like those of Hugging Face's datasets."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data["labels"])
+
+    def __getitem__(self, index):
+        length = int(self.data["attention_mask"][index].sum())
+        ids, mask = (self.data[name][index, :length] for name in ("input_ids", "attention_mask"))
+        return {"input_ids": ids, "attention_mask": mask, "labels": int(self.data["labels"][index])}
+
+
+def padded(samples):
+    """A collator that pads to the longest sequence of the batch."""
+    names = ("input_ids", "attention_mask")
+    rows = {name: [each[name] for each in samples] for name in names}
+    batch = {name: nn.utils.rnn.pad_sequence(each, batch_first=True) for name, each in rows.items()}
+    return {**batch, "labels": torch.tensor([each["labels"] for each in samples])}
+
+
+def inputs_of(data):
+    return {name: each for name, each in data.items() if name != "labels"}
+
+
+def test_every_form_of_batches_gives_the_same_fit(bert):
+    data = queries()
+    inputs, labels = inputs_of(data), data["labels"]
+    forms = {
+        "whole mapping": data,
+        "user dict of arrays": UserDict({name: each.numpy() for name, each in data.items()}),
+        "pair": (inputs, labels),
+        "batches": [{name: each[k : k + 20] for name, each in data.items()} for k in (0, 20, 40)],
+        "collator": DataLoader(Samples(data), 7, shuffle=True, collate_fn=padded),
+        "workers": DataLoader(Samples(data), 16, collate_fn=padded, num_workers=1),
+    }
+    densities = {}
+    for name, form in forms.items():
+        model = daedl.Classifier.from_module(bert, "mean").fit_post_hoc(form, form)
+        assert model.revisions[0].samples == 60
+        densities[name] = model.predict(inputs).log_density
+        assert torch.equal(model.collect(form)[1], labels)
+        assert len(model.predict(form)) == 60
+        assert model.calibrate(form, daedl.MaxRejectionRate(0.1)).samples == 60
+    for name, each in densities.items():
+        torch.testing.assert_close(each, densities["pair"], msg=name)
+
+
+@pytest.mark.parametrize(
+    "features", ["cls", "mean", "bert.pooler", "hidden", "function", "dropout"]
+)
+def test_features_of_transformers(bert, features):
+    data = inputs_of(queries())
+    with torch.no_grad():
+        states = bert(**data, output_hidden_states=True).hidden_states
+    mask = data["attention_mask"][..., None]
+    mean = (states[-1] * mask).sum(1) / mask.sum(1)
+    pooled = bert.bert.pooler(states[-1])
+    expected = {"cls": states[-1][:, 0], "mean": mean, "function": states[-1][:, 1]}
+    chosen = features
+    if features == "function":
+
+        def second(outputs, _inputs):
+            return outputs.hidden_states[-1][:, 1]
+
+        bert.config.output_hidden_states, chosen = True, second
+    if features == "hidden":
+        with pytest.raises(ValueError, match="unknown block"):
+            daedl.Classifier.from_module(bert, "hidden")
+        return
+    try:
+        model = daedl.Classifier.from_module(bert, chosen, method="softmax")
+        outputs = model.collect((data, torch.zeros(60, dtype=torch.long)))[0]
+    finally:
+        bert.config.output_hidden_states = False
+    torch.testing.assert_close(outputs.features, expected.get(features, pooled))
+    torch.testing.assert_close(outputs.logits, bert(**data).logits.detach())
+
+
+@pytest.mark.filterwarnings("ignore::daedl.DensityWarning")
+def test_transformers_are_trained_saved_and_loaded(bert, tmp_path):
+    model = daedl.Classifier.from_module(type(bert)(bert.config), "mean", method="daedl")
+    assert model.method.spectral is None  # it would destroy pretrained weights
+    data, held_out = queries(300), queries(90, seed=1)
+    daedl.fit(model, data, held_out, max_epochs=6, learning_rate=5e-3, progress=False)
+    prediction = model.predict(inputs_of(held_out))
+    assert (prediction.labels == held_out["labels"]).double().mean() > 0.9
+    model.save(tmp_path / "bert.daedl")
+    empty = daedl.networks.FeatureModule(type(bert)(bert.config), "mean")
+    loaded = daedl.Classifier.load(tmp_path / "bert.daedl", empty)
+    torch.testing.assert_close(loaded.predict(held_out).log_alpha, prediction.log_alpha)
+
+
+def test_padding_does_not_change_predictions(bert):
+    data = queries()
+    model = daedl.Classifier.from_module(bert, "mean").fit_post_hoc(data)
+    longer = {name: nn.functional.pad(each, (0, 5)) for name, each in inputs_of(data).items()}
+    torch.testing.assert_close(model.predict(longer).probs, model.predict(inputs_of(data)).probs)
+
+
+Output = namedtuple("Output", ["logits", "embedding"])
+
+
+class Two(nn.Module):
+    """A module of two inputs, one of floats, that returns several outputs in one of four ways."""
+
+    def __init__(self, returns):
+        super().__init__()
+        self.words, self.numbers = nn.Embedding(VOCABULARY, 6), nn.Linear(2, 6)
+        self.head, self.returns = nn.Linear(6, CLASSES), returns
+
+    def forward(self, ids, numbers):
+        embedding = self.words(ids).mean(1) + self.numbers(numbers)
+        return self.returns(self.head(embedding), embedding)
+
+
+@pytest.mark.parametrize(
+    ("returns", "features"),
+    [
+        (Output, "embedding"),
+        (lambda logits, embedding: {"logits": logits, "embedding": embedding}, "embedding"),
+        (lambda logits, embedding: (logits, embedding), lambda outputs, _: outputs[1]),
+        (lambda logits, _: logits, "head"),
+    ],
+    ids=["object", "mapping", "tuple", "logits"],
+)
+def test_modules_of_several_inputs_and_outputs(returns, features):
+    torch.manual_seed(0)
+    module = Two(returns)
+    ids, numbers = queries()["input_ids"], torch.randn(60, 2, dtype=torch.float64)
+    labels = queries()["labels"]
+    model = daedl.Classifier.from_module(module, features, example=(ids[:2], numbers[:2]))
+    model.fit_post_hoc(((ids, numbers), labels))
+    with torch.no_grad():
+        embedding = module.words(ids).mean(1) + module.numbers(numbers.float())
+    for data in ((ids, numbers), ((ids, numbers), labels), [(ids[:9], numbers[:9])] * 2):
+        assert len(model.predict(data)) in (60, 18)
+    torch.testing.assert_close(
+        model.predict((ids, numbers)).labels, module.head(embedding).argmax(-1)
+    )
+
+
+def test_wrong_inputs_are_explained(bert):
+    data = queries()
+    inputs, labels = inputs_of(data), data["labels"]
+    model = daedl.Classifier.from_module(bert, "cls").fit_post_hoc(data)
+    with pytest.raises(ValueError, match="attention_mask"):  # mixed keys
+        model.predict({"input_ids": inputs["input_ids"]})
+    mixed = [data, {name: each for name, each in data.items() if name != "attention_mask"}]
+    with pytest.raises(ValueError, match="batch 1 of the calibration data"):
+        model.calibrate(mixed)
+    beyond = {**inputs, "input_ids": inputs["input_ids"] + VOCABULARY}
+    with pytest.raises(ValueError, match=f"from 0 to {VOCABULARY - 1}"):
+        model.predict(beyond)
+    with pytest.raises(ValueError, match=f"expected 0 to {CLASSES - 1}"):
+        model.fit_post_hoc({**data, "labels": labels + 1})
+    with pytest.raises(TypeError, match="tokenizer"):
+        model.prepare(["a text"])
+    with pytest.raises(ValueError, match="texts"):
+        model.predict(["a text", "another"])
+    with pytest.raises(ValueError, match="60, 59"):
+        model.fit_post_hoc({**data, "attention_mask": data["attention_mask"][1:]})
+    with pytest.raises(TypeError, match="dict with input_ids"):
+        model.collect([inputs])
+    with pytest.raises(ValueError, match="floats"):
+        model.predict({**inputs, "attention_mask": inputs["attention_mask"].double()})
+    with pytest.raises(ValueError, match="hidden states"):
+        daedl.Classifier.from_module(nn.Linear(4, 3), "cls", input_shape=(4,))
+
+
+def test_a_network_with_a_shape_rejects_mappings(blobs):
+    model = daedl.Classifier(daedl.networks.MLP(4, 3), "softmax")
+    with pytest.raises(TypeError, match="one tensor"):
+        model.fit_post_hoc({"x": blobs[0], "labels": blobs[1]}).collect(
+            {"x": blobs[0], "labels": blobs[1]}
+        )
+
+
+@pytest.mark.filterwarnings("ignore::daedl.DensityWarning")
+def test_several_processes_share_mappings(bert):
+    data = queries(120)
+    loader = DataLoader(Samples(data), 30, collate_fn=padded)
+    model = daedl.Classifier.from_module(type(bert)(bert.config), "mean")
+    daedl.fit(model, loader, loader, max_epochs=1, accelerator="cpu", devices=2, progress=False)
+    assert model.revisions[0].samples == 120
+
+
+def test_parts_are_selected_split_and_joined():
+    inputs = {"a": torch.arange(5), "b": (torch.rand(5, 2) * 9).numpy()}
+    parts = split(inputs, 2)
+    assert [len(each["a"]) for each in parts] == [2, 2, 1]
+    joined = join(parts)
+    assert np.array_equal(joined["b"].numpy(), inputs["b"])
+    assert torch.equal(select(inputs, [3, 0])["a"], torch.tensor([3, 0]))
+    texts = ["a", "b", "c"]
+    assert join(split(texts, 2)) == texts
+    assert select(texts, [2]) == ["c"]
+    assert form_of(convert((torch.zeros(2, 3), torch.ones(2, dtype=torch.bool)), lambda x: x)) == (
+        "a tuple of floats (batch, n), integers (batch)"
+    )
+    assert form_of(torch.zeros(2, 3)) == "floats (batch, 3)"
