@@ -2,55 +2,33 @@
 
 # ruff: noqa: N803 (samples are X in scikit-learn)
 
-import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state
+from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from torch import Tensor
-from torch.optim import Adam
+from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from daedl.classifier import Classifier
-from daedl.density import DensityEffect, DensityWarning
+from daedl.density import DensityEffect
 from daedl.methods import Method
-from daedl.networks import MLP, Network
+from daedl.networks import MLP, FeatureHead, Network
 from daedl.prediction import Prediction
-from daedl.training import History, fit
+from daedl.table_estimator import FLOATS, TableEstimator
 from daedl.training.randomness import preserved_random_state
-from daedl.training.tables import drop_unweighted, select_held_out, table_batch_size, table_epochs
+from daedl.training.tables import drop_unweighted
 
-# Accepted sample types.
-FLOATS = (np.float64, np.float32)
-# Standardised values are clipped here to prevent overflow; far outside of any training data (chosen).
-MAX_STANDARDIZED = 1e8
-# Largest gradient norm. The evidence e^z of an outlier can exceed that of all other samples, and its
-# gradient would then dominate training (chosen).
-GRADIENT_CLIP = 1.0
+HIDDEN = (64, 64)  # widths of the hidden layers for tables (chosen)
+# Largest deviation of the L2 norms of embeddings from 1, and fewest features (chosen: half precision has
+# 1e-3, and points on a circle are no embeddings).
+UNIT, FEWEST = 2e-3, 16
 
 
-def _has_density(estimator: "DAEDLClassifier") -> bool:
-    """Returns whether `score_samples` is available; true before fitting, where it raises NotFittedError."""
-    if "density" in getattr(estimator, "uncertainties_", ["density"]):
-        return True
-    raise AttributeError(
-        f"method {estimator.model_.method.name!r} has no density; expected a method with a density: pass "
-        "method='daedl', or use predict_uncertainty"
-    )
-
-
-class DAEDLClassifier(ClassifierMixin, BaseEstimator):
+class DAEDLClassifier(ClassifierMixin, TableEstimator):
     """A neural network for tabular data with uncertainty estimates, as a scikit-learn estimator.
 
     Standardises the features, trains a multilayer perceptron, and fits the method's density to its
@@ -61,11 +39,14 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
     A Pipeline does not forward `predict_uncertainty`; call
     `pipeline[-1].predict_uncertainty(pipeline[:-1].transform(X))`.
 
+    Embeddings, such as outputs of a sentence encoder, are normalised to one length instead; the network is
+    then a head for them, with one hidden layer of 512 for which the density is tied.
+
     Arguments:
         method: a name in `daedl.methods.METHODS`, or a configured method.
         method_settings: settings of a method given by name, such as {"covariance": "tied"}; they override
             its defaults.
-        hidden: widths of the hidden layers.
+        hidden: widths of the hidden layers; by default (64, 64), for embeddings (512,). () is a linear head.
         network: builds another network from the numbers of features and classes. It may reshape its inputs,
             for instance to images. To pickle the estimator, pass a module-level function, not a lambda.
         max_epochs: number of epochs, unless training stops early; "auto" for 50 with up to 10,000 samples,
@@ -75,7 +56,8 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         validation_fraction: share of each class that is held out to select the epoch; 0 for none.
         patience: epochs without a lower validation loss after which training stops; by default never.
         class_weight: loss weight per class: a mapping from label to number, or "balanced".
-        standardize: whether to scale every feature to mean 0 and standard deviation 1.
+        standardize: whether to scale every feature to mean 0 and standard deviation 1; not for embeddings.
+        embeddings: whether samples are embeddings; "auto" if all of them have an L2 norm of 1.
         random_state: seed; an integer makes the result reproducible.
         accelerator: device to train on, as in `daedl.fit`: "cpu", "cuda", "auto", ...
 
@@ -85,6 +67,7 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         model_: the trained `daedl.Classifier`, which takes standardised features as tensors. It uses float64
             if the accelerator supports it, because float32 rounding depends on the batch.
         scaler_: the StandardScaler of the features, or None.
+        embeddings_: whether the samples are embeddings.
         uncertainties_: names of the scores that `predict_uncertainty` returns.
         history_: losses per epoch.
         n_iter_: number of epochs that were run.
@@ -97,7 +80,7 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         method: str | Method = "daedl",
         *,
         method_settings: Mapping[str, Any] | None = None,
-        hidden: Sequence[int] = (64, 64),
+        hidden: Sequence[int] | None = None,
         network: Callable[[int, int], Network] | None = None,
         max_epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] = "auto",
@@ -106,6 +89,7 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         patience: int | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         standardize: bool = True,
+        embeddings: bool | Literal["auto"] = "auto",
         random_state: int | np.random.RandomState | None = None,
         accelerator: str = "cpu",
     ) -> None:
@@ -120,6 +104,7 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         self.patience = patience
         self.class_weight = class_weight
         self.standardize = standardize
+        self.embeddings = embeddings
         self.random_state = random_state
         self.accelerator = accelerator
 
@@ -144,21 +129,10 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
                 sample_weight, samples, ensure_non_negative=True
             )
         samples, labels, targets, weights = drop_unweighted(samples, labels, targets, weights)
-        random = check_random_state(self.random_state)
-        seed = int(random.randint(2**31 - 1))
-        self.scaler_ = StandardScaler().fit(samples) if self.standardize else None
-        self.model_ = self._build(seed)
-        inputs = self._inputs(samples)
-        held_out = select_held_out(targets, self.validation_fraction, random)
-        train, val = (
-            (inputs[part], torch.tensor(targets[part]), torch.tensor(weights[part]))
-            for part in (~held_out, held_out)
+        self.embeddings_ = _has_unit_rows(samples) if self.embeddings == "auto" else self.embeddings
+        return self._fit(
+            samples, targets, weights, targets, self.standardize and not self.embeddings_
         )
-        self.history_ = self._train(train, val[:2] if held_out.any() else None, seed)
-        # Trained in float32, which takes two thirds of the time.
-        self.model_.to(self._dtype)
-        self.uncertainties_ = list(self.model_.predict(inputs[:1]).scores())
-        return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Returns the predicted labels (N,) of samples (N, F)."""
@@ -170,25 +144,6 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
         """Returns the class probabilities (N, C), in the order of `classes_`."""
         return _probabilities(self._predict(X))
 
-    def predict_uncertainty(self, X: ArrayLike) -> dict[str, NDArray[np.float64]]:
-        """Returns the method's uncertainty scores by name, each (N,); larger = more uncertain.
-
-        "aleatoric": uncertainty between classes. "epistemic": lack of evidence. "density": negative log
-        density of the features. `uncertainties_` lists the available scores.
-        """
-        scores = self._predict(X).scores()
-        return {name: score.double().cpu().numpy() for name, score in scores.items()}
-
-    @available_if(_has_density)
-    def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Returns the log density (N,) of the samples' features; larger = closer to the training data."""
-        return -self.predict_uncertainty(X)["density"]
-
-    @property
-    def n_iter_(self) -> int:
-        """Number of epochs that were run."""
-        return len(self.history_.epochs)
-
     @property
     def density_effect_(self) -> DensityEffect | None:
         """Effect of the density on held-out samples."""
@@ -196,16 +151,10 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
 
     def _validate_settings(self) -> None:
         """Raises for invalid settings that `daedl.fit` does not check."""
-        if isinstance(self.hidden, int):
-            raise TypeError(
-                f"hidden is {self.hidden}; expected a sequence of widths: pass ({self.hidden},) for one "
-                "hidden layer"
-            )
-        fraction: Any = self.validation_fraction
-        if not isinstance(fraction, Real) or not 0 <= float(fraction) < 1:
+        super()._validate_settings()
+        if self.embeddings not in (True, False, "auto"):
             raise ValueError(
-                f"validation_fraction is {fraction!r}; expected a number in [0, 1): pass 0.1, or 0 to "
-                "disable validation"
+                f"embeddings is {self.embeddings!r}; expected True, False or 'auto': leave it out"
             )
 
     def _build(self, seed: int) -> Classifier:
@@ -218,68 +167,20 @@ class DAEDLClassifier(ClassifierMixin, BaseEstimator):
             # No preprocessing: `scaler_` standardises the samples.
             return Classifier(network, self.method, names, preprocess=None, **settings)
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        """Type of weights and samples: float64, except on Apple's MPS, which does not support it."""
-        uses_mps = self.accelerator in ("mps", "auto") and torch.backends.mps.is_available()
-        return torch.float32 if uses_mps else torch.float64
+    def _outputs(self) -> int:
+        return len(self.classes_)
 
-    def _build_network(self) -> Network:
+    def _default_network(self) -> Network:
         features, classes = self.n_features_in_, len(self.classes_)
-        if self.network is None:
-            return MLP(features, classes, self.hidden)
-        network = self.network(features, classes)
-        # Classifier() rejects other types.
-        if isinstance(network, Network):
-            values = math.prod(network.input_shape)
-            if (values, network.num_classes) != (features, classes):
-                raise ValueError(
-                    f"network({features}, {classes}) takes {values} values for {network.num_classes} "
-                    f"classes; expected {features} values for {classes}: build it from both arguments"
-                )
-        return network
+        if self.embeddings_:
+            return FeatureHead.for_embeddings(features, classes, self.hidden)
+        return MLP(features, classes, HIDDEN if self.hidden is None else self.hidden)
 
-    def _train(
-        self, train: tuple[Tensor, ...], val: tuple[Tensor, ...] | None, seed: int
-    ) -> History:
-        """Trains `model_` on samples (N, ...), class indices (N,) and weights (N,)."""
-        if val is None and self.model_.method.fit_split == "validation":
-            # Overconfident, but no held-out data are available.
-            val = train
-        number = len(train[0])
-        # Other strings are rejected by `daedl.fit`.
-        epochs: Any = table_epochs(number) if self.max_epochs == "auto" else self.max_epochs
-        batch_size: Any = table_batch_size(number) if self.batch_size == "auto" else self.batch_size
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DensityWarning)
-            return fit(
-                self.model_,
-                train,
-                val,
-                max_epochs=epochs,
-                batch_size=batch_size,
-                learning_rate=self.learning_rate,
-                schedule="one-cycle",
-                # One operation for all weights, which are many small tensors.
-                optimizer=partial(Adam, lr=self.learning_rate, fused=True),
-                patience=epochs if self.patience is None else self.patience,
-                gradient_clip=GRADIENT_CLIP,
-                seed=seed,
-                accelerator=self.accelerator,
-                progress=False,
-            )
 
-    def _predict(self, X: ArrayLike) -> Prediction:
-        check_is_fitted(self, "uncertainties_")
-        samples = validate_data(self, X, dtype=FLOATS, reset=False)
-        return self.model_.predict(self._inputs(samples))
-
-    def _inputs(self, samples: NDArray[Any]) -> Tensor:
-        """Converts samples (N, F) to network inputs (N, *input_shape)."""
-        if self.scaler_ is not None:
-            samples = np.clip(self.scaler_.transform(samples), -MAX_STANDARDIZED, MAX_STANDARDIZED)
-        inputs = torch.tensor(samples, dtype=self._dtype)
-        return inputs.view(-1, *self.model_.network.input_shape)
+def _has_unit_rows(samples: NDArray[Any]) -> bool:
+    """Whether all samples have the same length, as normalised embeddings have."""
+    norms = np.linalg.norm(samples, axis=1)
+    return samples.shape[1] >= FEWEST and bool((np.abs(norms - 1) <= UNIT).all())
 
 
 def _probabilities(prediction: Prediction) -> NDArray[np.float64]:

@@ -41,6 +41,12 @@ def network():
     return MLP(4, 3, hidden=(16, 16))
 
 
+@pytest.fixture
+def few(blobs):
+    """Samples of all classes."""
+    return tuple(part[:150] for part in blobs)
+
+
 @pytest.fixture(scope="module")
 def corners():
     """Three well-separated classes near the corners of a cube, and points between them."""
@@ -268,8 +274,8 @@ def test_pickled_predicts_the_same(trained, corners):
     assert torch.equal(classifier.predict(corners[0]).probs, again.predict(corners[0]).probs)
 
 
-def test_trains_and_predicts_in_float64(method, blobs):
-    data = blobs[0].double(), blobs[1]
+def test_trains_and_predicts_in_float64(method, few):
+    data = few[0].double(), few[1]
     classifier = daedl.Classifier(network().double(), method)
     fit(classifier, data, data, max_epochs=1, precision="64-true")
     assert classifier.predict(data[0]).probs.dtype == torch.float64
@@ -285,13 +291,13 @@ def test_features_beyond_float32_are_rejected(method, blobs):
         classifier.collect((1e200 * data[0], data[1]))
 
 
-def test_training_is_reproducible_and_keeps_the_random_state(method, blobs):
+def test_training_is_reproducible_and_keeps_the_random_state(method, few):
     computed = []
     for _ in range(2):
         classifier = daedl.Classifier(network(), method)
         state = torch.get_rng_state()
-        fit(classifier, blobs, blobs, max_epochs=1, learning_rate=1e-3)
-        computed.append(classifier.predict(blobs[0]).probs)
+        fit(classifier, few, few, max_epochs=1, learning_rate=1e-3)
+        computed.append(classifier.predict(few[0]).probs)
         assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(*computed)
 

@@ -174,9 +174,9 @@ def test_unsuitable_modules_are_rejected():
 
     class Pair(Own):
         def forward(self, x):
-            return super().forward(x), x
+            return x, super().forward(x)
 
-    with pytest.raises(ValueError, match="returned tuple"):
+    with pytest.raises(ValueError, match="expected logits"):
         FeatureModule(Pair(), features="body", input_shape=(1, 9, 9))
 
 

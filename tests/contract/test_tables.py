@@ -16,8 +16,17 @@ from daedl.networks import NETWORKS
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 # Modules with base classes and helpers instead of a method or network.
-SHARED_METHODS = {"base", "density_aware", "fitted", "gaussians", "latent", "post_hoc"}
-SHARED_NETWORKS = {"base", "depths", "headed"}
+SHARED_METHODS = {
+    "base",
+    "density_aware",
+    "ensembled",
+    "fitted",
+    "gaussians",
+    "latent",
+    "post_hoc",
+    "table",
+}
+SHARED_NETWORKS = {"base", "depths", "feature_module", "headed"}
 
 
 def modules(package):

@@ -14,8 +14,9 @@ from daedl import DensityWarning
 from daedl.cli.common import using_threads
 from daedl.demo import run as demo
 
-SECTIONS = {"moons", "table", "density", "digits", "meanings", "protocol"}
-PICTURES = {"two_moons", "two_moons_narrow", "density_scores", "reliability"}
+SECTIONS = {"moons", "cubic", "table", "density", "digits", "meanings", "protocol"}
+MAPS = {"two_moons", "two_moons_narrow", "cubic", "cubic_narrow"}
+PICTURES = MAPS | {"density_scores", "reliability"}
 
 
 class Page(HTMLParser):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from daedl import figures
-from daedl.demo import digits, maps, moons
+from daedl.demo import cubic, digits, maps, moons
 from daedl.demo.table import Line, conclude
 from daedl.report import html
 
@@ -32,7 +32,9 @@ class Shown(NamedTuple):
         return html.thumbnail((255 * (1 - self.image[None])).round().byte())
 
 
-def draw(on_moons: moons.Result, on_digits: digits.Result) -> dict[str, bytes]:
+def draw(
+    on_moons: moons.Result, on_digits: digits.Result, on_cubic: cubic.Result
+) -> dict[str, bytes]:
     """Returns the figures of the report as PNG, by name."""
     daedl = on_digits.predictions["daedl"]
     densities = {
@@ -42,6 +44,8 @@ def draw(on_moons: moons.Result, on_digits: digits.Result) -> dict[str, bytes]:
     drawn = {
         "two_moons": maps.moons_maps(on_moons),
         "two_moons_narrow": maps.moons_maps(on_moons, stacked=True),
+        "cubic": cubic.panels(on_cubic),
+        "cubic_narrow": cubic.panels(on_cubic, columns=2),
         "density_scores": figures.density_histogram(densities),
         "reliability": figures.reliability_diagram(tests, on_digits.data.test[1]),
     }

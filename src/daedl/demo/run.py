@@ -1,4 +1,4 @@
-"""The demo: two moons and handwritten digits, a table and a report; under two minutes on one core."""
+"""The demo: two moons, a cubic and digits, a table and a report; under two minutes on one core."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from daedl.demo import digits, moons, report, table
+from daedl.demo import cubic, digits, moons, report, table
 from daedl.demo.training import Progress
 from daedl.storage import require_folder, write_atomically
 
@@ -25,7 +25,7 @@ def run(
     quick: bool = False,
     console: Console | None = None,
 ) -> Path:
-    """Train on both datasets, print the digits table, and write the report into the folder `out`.
+    """Train on all datasets, print the digits table, and write the report into the folder `out`.
 
     Arguments:
         seed: first seed; two moons are trained with this one only.
@@ -48,12 +48,13 @@ def run(
         settings = replace(settings, training=replace(settings.training, max_epochs=QUICK_EPOCHS))
         training = replace(training, max_epochs=QUICK_EPOCHS)
     on_moons = moons.run(seed, settings, progress)
+    on_cubic = cubic.run(seed, QUICK_EPOCHS if quick else cubic.MAX_EPOCHS, progress)
     on_digits = [digits.run(each, training, progress) for each in range(seed, seed + seeds)]
 
     lines = table.summarize([each.measure() for each in on_digits])
     console.print(table.rich_table(lines))
     console.print(table.conclude(lines), highlight=False)
-    pictures = report.draw(on_moons, on_digits[0])
+    pictures = report.draw(on_moons, on_digits[0], on_cubic)
     for name, data in pictures.items():
         write_atomically(out / f"{name}.png", data)
     values = {"two moons": _records([on_moons]), "digits": _records(on_digits)}

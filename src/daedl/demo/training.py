@@ -44,6 +44,10 @@ class Progress:
     console: Console = field(default_factory=Console)
     show: bool = True
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Shows nothing in other processes, which have no terminal."""
+        return _silent, ()
+
     def starts(self, title: str) -> None:
         """Announce a training."""
         if self.show:
@@ -63,7 +67,11 @@ class Progress:
             self.console.print(f"failed: {what}", style="red", markup=False)
 
 
-SILENT = Progress(show=False)
+def _silent() -> Progress:
+    return Progress(show=False)
+
+
+SILENT = _silent()
 
 
 def train_methods(

@@ -1,11 +1,11 @@
 """Methods, one file per paper; `METHODS` maps their names to classes."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
+from daedl.methods import regression
 from daedl.methods.adats import AdaTS
-from daedl.methods.base import Method, Phase
+from daedl.methods.base import BaseMethod, Method, Phase
 from daedl.methods.daedl import DAEDL
 from daedl.methods.ddu import DDU
 from daedl.methods.dip_edl import DIPEDL
@@ -13,7 +13,8 @@ from daedl.methods.dropout import MCDropout
 from daedl.methods.edl import EDL
 from daedl.methods.edl_plus import EDLPlus
 from daedl.methods.energy import Energy
-from daedl.methods.ensemble import Ensemble, FittedMembers
+from daedl.methods.ensemble import Ensemble
+from daedl.methods.ensembled import Ensembled, FittedMembers
 from daedl.methods.f_edl import FEDL
 from daedl.methods.gen import GEN
 from daedl.methods.i_edl import IEDL
@@ -33,63 +34,19 @@ from daedl.methods.retrofit import Retrofit
 from daedl.methods.rkl_pn import RKLPN
 from daedl.methods.sngp import SNGP
 from daedl.methods.softmax import Softmax
+from daedl.methods.table import Table
 from daedl.methods.temperature import TemperatureScaling
 from daedl.methods.vim import ViM
-from daedl.names import look_up, subclasses_in
 
-# Every class with its own `name` in a module of this package: a new file needs no entry here.
-_NAMED = [
-    each
-    for each in subclasses_in(__name__, __path__, Method)  # type: ignore[type-abstract]
-    if "name" in vars(each)
-]
-METHODS: Mapping[str, type[Method]] = MappingProxyType(
-    {each.name: each for each in sorted(_NAMED, key=lambda each: each.name)}
-)
+_TABLE = Table(__name__, __path__, Method)  # type: ignore[type-abstract]
+METHODS = _TABLE.methods
+build, build_for = _TABLE.build, _TABLE.build_for
 
 
-def build(method: str | Method, **arguments: Any) -> Method:
-    """Build a method by its name in `METHODS`; a `Method` is returned unchanged."""
-    if isinstance(method, str):
-        return build_for("", method, **arguments)
-    if not isinstance(method, Method):
-        raise TypeError(
-            f"method is {method!r}; expected a name such as 'daedl', or a Method such as "
-            "daedl.methods.DAEDL()"
-        )
-    if arguments:
-        raise TypeError(
-            f"method is a {type(method).__name__} and settings {sorted(arguments)} were passed too; expected "
-            "one of them: pass the settings to the method"
-        )
-    return method
-
-
-def build_for(data: str, name: str, **arguments: Any) -> Method:
-    """Build a method with the settings published for a dataset, "mnist" or "cifar10".
-
-    `arguments` take precedence over published settings, and these over defaults. `member`, the
-    method of an ensemble's members, is a method, a name, or {"name": ..., "arguments": ...}.
-    """
-    method = look_up(METHODS, name, "method")
-    for setting in arguments:
-        look_up(method.defaults(), setting, f"setting of {name}")
-    arguments = {**method.published.get(data, {}), **arguments}
-    match arguments.get("member"):
-        case str(member):
-            arguments["member"] = build_for(data, member)
-        case {"name": member, "arguments": of_member}:
-            arguments["member"] = rebuild(member, of_member)
-    return method(**arguments)
-
-
-def rebuild(name: str, arguments: Mapping[str, Any]) -> Method:
-    """Rebuild a method from its `arguments()`, such as those in a model file.
-
-    Settings that did not exist when the file was written have the values that reproduce its predictions,
-    which need not be their defaults.
-    """
-    return build(name, **{**look_up(METHODS, name, "method").since, **arguments})
+def rebuild(name: str, arguments: Mapping[str, Any]) -> BaseMethod:
+    """Rebuild a method of either task from its `arguments()`; see `Table.rebuild`."""
+    numbers = name in regression.METHODS
+    return regression.rebuild(name, arguments) if numbers else _TABLE.rebuild(name, arguments)
 
 
 __all__ = [
@@ -107,9 +64,11 @@ __all__ = [
     "RKLPN",
     "SNGP",
     "AdaTS",
+    "BaseMethod",
     "EDLPlus",
     "Energy",
     "Ensemble",
+    "Ensembled",
     "FittedMembers",
     "LogitNorm",
     "MCDropout",
@@ -130,4 +89,5 @@ __all__ = [
     "build",
     "build_for",
     "rebuild",
+    "regression",
 ]

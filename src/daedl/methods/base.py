@@ -1,9 +1,9 @@
-"""`Method`: the interface from network outputs to a loss and a prediction."""
+"""`BaseMethod`: the interface from network outputs to a loss and a prediction; `Method`: of classes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -11,6 +11,7 @@ from daedl import losses
 from daedl.checks import NotFittedError, require_settings
 from daedl.networks import Network
 from daedl.outputs import Outputs
+from daedl.predicted import Predicted
 from daedl.prediction import Prediction
 from daedl.spectral import DEFAULT, SpectralNorm, normalization, spectral_normalize
 
@@ -26,25 +27,24 @@ class Phase:
         trains: parameters whose names contain this string are trained, the others are frozen.
     """
 
-    method: "Method"
+    method: "BaseMethod"
     name: str = "training"
     max_epochs: int | None = None
     trains: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(ABC):
+class BaseMethod(ABC):
     """Maps features and logits to a prediction; holds settings and no state.
 
-    A subclass defines `name`, `paper`, `loss` and `predict`. The other hooks have defaults that suit
+    `Method` predicts classes, `daedl.methods.regression.RegressionMethod` numbers. A subclass defines
+    `name`, `paper`, `loss` and `predict`. The other hooks have defaults that suit
     most methods. In the order in which they are called:
 
         prepare           once, before training     spectral normalisation; extra heads or flows
-        set_class_counts  once, before training     receives the number of samples per class
         phases            once, before training     several training phases
         training_loss     every training step       sees images: extra batches, several passes
         loss              every training step and validation batch
-        predict_labels    every validation batch    if the class is not the largest logit
         fit               once, after training      a density, a temperature, neighbours, ...
         fit_held_out      then, if there are any    what training data can't determine
         refit             when samples are added    merges them into the fitted state
@@ -52,7 +52,7 @@ class Method(ABC):
         predict           every prediction
 
     Class attributes, from which docs/methods.md is rendered:
-        name: key in `daedl.methods.METHODS`.
+        name: key in the table of methods.
         title: display name in tables and figures; `name.upper()` if a class doesn't set it.
         paper: reference.
         published: published settings per dataset where they differ from the defaults, which are the
@@ -95,7 +95,7 @@ class Method(ABC):
         declared = [vars(each).get("since", {}) for each in reversed(cls.__mro__)]
         cls.since = {name: value for each in declared for name, value in each.items()}
 
-    def resolved(self, network: Network) -> "Method":
+    def resolved(self, network: Network) -> "BaseMethod":
         """Replace settings that are "auto" by their values for `network`."""
         if self.spectral != "auto":
             return self
@@ -132,9 +132,6 @@ class Method(ABC):
                 "network's settings as spectral=..."
             )
 
-    def set_class_counts(self, network: Network, counts: Tensor) -> None:  # noqa: B027 (optional)
-        """Receive the number of training samples per class (C,) before the first step."""
-
     def phases(self) -> "tuple[Phase, ...]":
         """Training phases in order; most methods have one."""
         return (Phase(self),)
@@ -157,12 +154,6 @@ class Method(ABC):
         Validation passes an infinite epoch: annealed weights are at their final value, so validation
         losses of different epochs are comparable.
         """
-
-    def predict_labels(self, outputs: Outputs) -> Tensor:
-        """Predicted classes (B,) without fitted state; logits (B, K, C) are averaged as probabilities."""
-        if outputs.logits.ndim == 2:
-            return outputs.logits.argmax(-1)
-        return outputs.logits.softmax(-1).flatten(1, -2).mean(1).argmax(-1)
 
     def fit(self, outputs: Outputs, targets: Tensor) -> nn.Module | None:
         """Fit the method's state to the outputs of all `fit_split` data; None if it has no state.
@@ -188,7 +179,7 @@ class Method(ABC):
         return network(images)  # type: ignore[no-any-return]
 
     @abstractmethod
-    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
+    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Predicted:
         """Prediction for the outputs of B images; `fitted` is the return value of `fit`."""
 
     def restore(self, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> nn.Module:
@@ -231,7 +222,7 @@ class Method(ABC):
                 f"spectral is {spectral!r}; expected daedl.SpectralNorm(...), 'auto', or None to disable it"
             )
 
-    def training_method(self) -> "Method":
+    def training_method(self) -> "BaseMethod":
         """The method that defines the training; another one if this method only changes prediction.
 
         Methods with equal `training_method()` can share a trained network.
@@ -244,16 +235,41 @@ class Method(ABC):
         return 1
 
     @property
-    def needs_class_counts(self) -> bool:
-        """Whether the method uses the number of samples per class."""
-        return type(self).set_class_counts is not Method.set_class_counts
-
-    @property
     def needs_held_out(self) -> bool:
         """Whether `fit_held_out` completes the state."""
-        return type(self).fit_held_out is not Method.fit_held_out
+        return type(self).fit_held_out is not BaseMethod.fit_held_out
 
     @property
     def needs_fit(self) -> bool:
         """Whether the method has state that is fitted after training."""
-        return type(self).fit is not Method.fit
+        return type(self).fit is not BaseMethod.fit
+
+
+class Method(BaseMethod):
+    """A method for classification: `logits` (B, C) or (B, K, C), one class index per sample as target.
+
+    set_class_counts  once, before training     receives the number of samples per class
+    predict_labels    every validation batch    if the class is not the largest logit
+    """
+
+    if TYPE_CHECKING:
+
+        def training_method(self) -> "Method": ...
+
+    def set_class_counts(self, network: Network, counts: Tensor) -> None:
+        """Receive the number of training samples per class (C,) before the first step."""
+
+    def predict_labels(self, outputs: Outputs) -> Tensor:
+        """Predicted classes (B,) without fitted state; logits (B, K, C) are averaged as probabilities."""
+        if outputs.logits.ndim == 2:
+            return outputs.logits.argmax(-1)
+        return outputs.logits.softmax(-1).flatten(1, -2).mean(1).argmax(-1)
+
+    @abstractmethod
+    def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
+        """Class probabilities for the outputs of B images; `fitted` is the return value of `fit`."""
+
+    @property
+    def needs_class_counts(self) -> bool:
+        """Whether the method uses the number of samples per class."""
+        return type(self).set_class_counts is not Method.set_class_counts

@@ -19,6 +19,11 @@ from daedl.networks import Network
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 
+# Covariance of features of embeddings. With 120 classes of 100 sentences each, the density alone tells 30
+# left-out classes with an AUROC of 94.6 if tied, and 88.1 with the largest left-out density (one split of
+# CLINC150's training data; features divided by their norms).
+TIED: Covariance = "tied"
+
 
 @dataclass(frozen=True, kw_only=True)
 class DensityAware:
@@ -28,21 +33,22 @@ class DensityAware:
     the defaults of that method's settings hold.
 
     Attributes:
-        covariance: "full" as in the paper, "tied", "diagonal", "low-rank", "block", or "auto", which
-            selects one by the leave-one-out density of the training samples; see
-            `daedl.density.fit_gaussians`.
+        covariance: "full" as in the paper, "tied", "diagonal", "low-rank", "block", "tied-low-rank" for many
+            classes, or "auto", which selects one by the leave-one-out density of the training samples; see
+            `daedl.density.fit_gaussians`. For embeddings "auto" is "tied", which fits few samples per class.
         shrinkage: see `daedl.density.GaussianDensity.fit`.
         normalizer: "minmax" as in the paper; "smooth-quantile", robust to training outliers; or
             "half-quantile", which also changes in-distribution probabilities less.
         leave_one_out: compute the normaliser's range from leave-one-out densities of the training
             samples. The paper uses in-sample densities; with few samples and many features, most new
             in-distribution samples then fall below the range.
-        rank: directions per class of a low-rank covariance.
+        rank: directions per class of a low-rank covariance; at most as many as are affordable.
         normalize_features: divide features, or each part of features of several blocks, by their L2
-            norms first (Müller and Hein, Mahalanobis++, ICML 2025). "auto" does so for networks on
-            images. Features of vectors grow without limit with the input, which the norm shows.
-        temperature: calibrate probabilities softmax(s z / T) by one temperature T, fitted to held-out data
-            if there are at least 50. The order of the classes and the epistemic score do not depend on T.
+            norms first (Müller and Hein, Mahalanobis++, ICML 2025). "auto" does so unless inputs are
+            vectors or embeddings. Features of vectors grow without limit with the input, which the norm
+            shows; embeddings are normalised themselves.
+        temperature: calibrate probabilities softmax(s z / T) by one temperature T, fitted to held-out data.
+            The order of the classes and the epistemic score do not depend on T.
     """
 
     name: ClassVar[str]
@@ -77,9 +83,12 @@ class DensityAware:
     def resolved(self, network: Network) -> Method:
         """Replace settings that are "auto" by their values for `network`."""
         method = cast(Method, super().resolved(network))  # type: ignore[misc]
-        if self.normalize_features != "auto":
-            return method
-        return replace(method, normalize_features=len(network.input_shape) > 1)  # type: ignore[call-arg]
+        embeddings, changed = network.plain.takes_embeddings, dict[str, Any]()
+        if self.normalize_features == "auto":
+            changed["normalize_features"] = not embeddings and len(network.input_shape) != 1
+        if self.covariance == "auto" and embeddings:
+            changed["covariance"] = TIED
+        return replace(method, **changed)
 
     def fit(self, outputs: Outputs, targets: Tensor) -> DensityScorer:
         """Fit the density and the normaliser to the training features."""

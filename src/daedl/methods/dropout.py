@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from daedl.checks import Number, Whole
+from daedl.methods.base import BaseMethod
 from daedl.methods.softmax import Softmax
 from daedl.networks import Network
 from daedl.networks.headed import stack_outputs
@@ -29,7 +30,49 @@ SATURATION = 1.7580993408473766  # λα of SELU; a dropped value of AlphaDropout
 
 
 @dataclass(frozen=True, kw_only=True)
-class MCDropout(Softmax):
+class DropoutPasses(BaseMethod):
+    """K passes with active dropout; a mixin, listed before the method that defines the training.
+
+    Attributes: see `MCDropout`.
+    """
+
+    rate: Annotated[float, Number(0, above=True, limit=1)] = 0.2
+    num_passes: Annotated[int, Number(2, limit=1001, whole=True)] = 10  # limit chosen
+    seed: Whole = 0
+
+    @property
+    def passes(self) -> int:
+        return self.num_passes
+
+    def prepare(self, network: Network) -> Network:
+        """Add dropout after each activation, unless the network has dropout layers."""
+        network = super().prepare(network)
+        if any(isinstance(each, DROPOUTS) and each.p > 0 for each in network.modules()):
+            return network
+        activations = [
+            (parent, name, child)
+            for parent in network.modules()
+            for name, child in parent.named_children()
+            if isinstance(child, ACTIVATIONS)
+        ]
+        if not activations:
+            raise ValueError(
+                "the network has neither a Dropout nor an activation module such as nn.ReLU; expected "
+                "one of them: build it with dropout layers"
+            )
+        for parent, name, child in activations:
+            setattr(parent, name, nn.Sequential(child, nn.Dropout(self.rate)))
+        return network
+
+    def forward(self, network: nn.Module, images: Tensor) -> Outputs:
+        """Mean features (B, H) and stacked logits (B, K, C) of K passes with dropout."""
+        with _Masks(self.seed, next(network.parameters()).device):
+            outputs = stack_outputs([network(images) for _ in range(self.num_passes)])
+        return outputs._replace(features=outputs.features.mean(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MCDropout(DropoutPasses, Softmax):
     """p̄ = (1/K) Σ_k softmax(z_k) over K passes with active dropout; trained as softmax.
 
     The epistemic score is the mutual information H(p̄) − (1/K) Σ_k H(p_k). All other layers are in eval
@@ -50,40 +93,6 @@ class MCDropout(Softmax):
         "Needs many passes. The scores depend on the rate, and no rate suits all data. Masks depend on "
         "the position in the batch, so scores vary slightly with the composition of the batch."
     )
-
-    rate: Annotated[float, Number(0, above=True, limit=1)] = 0.2
-    num_passes: Annotated[int, Number(2, limit=1001, whole=True)] = 10  # limit chosen
-    seed: Whole = 0
-
-    @property
-    def passes(self) -> int:
-        return self.num_passes
-
-    def prepare(self, network: Network) -> Network:
-        """Add dropout after each activation, unless the network has dropout layers."""
-        super().prepare(network)
-        if any(isinstance(each, DROPOUTS) and each.p > 0 for each in network.modules()):
-            return network
-        activations = [
-            (parent, name, child)
-            for parent in network.modules()
-            for name, child in parent.named_children()
-            if isinstance(child, ACTIVATIONS)
-        ]
-        if not activations:
-            raise ValueError(
-                "the network has neither a Dropout nor an activation module such as nn.ReLU; expected "
-                "one of them: build it with dropout layers"
-            )
-        for parent, name, child in activations:
-            setattr(parent, name, nn.Sequential(child, nn.Dropout(self.rate)))
-        return network
-
-    def forward(self, network: nn.Module, images: Tensor) -> Outputs:
-        """Mean features (B, H) and stacked logits (B, K, C) of K passes with dropout."""
-        with _Masks(self.seed, images.device):
-            outputs = stack_outputs([network(images) for _ in range(self.num_passes)])
-        return outputs._replace(features=outputs.features.mean(1))
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         return Prediction.from_several(outputs.logits.softmax(-1))

@@ -19,13 +19,17 @@ A new rule is one subclass of `Target`, in its own file and imported here: model
 the risk-coverage plot use the methods of `Target` only.
 """
 
+from daedl.selective.conformal import Conformal
 from daedl.selective.error import MaxErrorRate
 from daedl.selective.rejection import MaxRejectionRate
 from daedl.selective.target import On, Target, Thresholds, accepts, choose
+from daedl.selective.width import MaxWidth
 
 __all__ = [
+    "Conformal",
     "MaxErrorRate",
     "MaxRejectionRate",
+    "MaxWidth",
     "On",
     "Target",
     "Thresholds",

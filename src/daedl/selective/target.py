@@ -11,6 +11,7 @@ from torch import Tensor
 
 from daedl.checks import Number
 from daedl.names import look_up
+from daedl.selective.conformal import Conformal
 
 On = Literal["epistemic", "aleatoric", "both", "all"]
 # Negative log density.
@@ -93,8 +94,13 @@ class Target(ABC):
         if on is None and {"epistemic", DENSITY} <= set(exact) and self.limits_density(len(wrong)):
             on = "all"
         used = {name: exact[name] for name in _score_names(scores, on)}
-        limits = self.break_ties(self.limits(used, wrong, seed), exact)
-        accepted = accepts(limits, exact)
+        return self.chosen(self.break_ties(self.limits(used, wrong, seed), exact), exact, wrong)
+
+    def chosen(
+        self, limits: Mapping[str, float], scores: Mapping[str, Tensor], wrong: Tensor
+    ) -> "Thresholds":
+        """The thresholds with these limits, and their effect on the calibration images."""
+        accepted = accepts(limits, scores)
         number = int(accepted.sum())
         error = int(wrong[accepted].sum()) / number if number else 0.0
         return Thresholds(limits, self, len(wrong), number / len(wrong), error)
@@ -142,6 +148,7 @@ class Thresholds:
         samples: number of calibration images.
         coverage: share of the calibration images that is accepted.
         error: share of the accepted calibration images that is wrong.
+        conformal: intervals of a regressor.
     """
 
     limits: Mapping[str, float]
@@ -149,6 +156,7 @@ class Thresholds:
     samples: int
     coverage: float
     error: float
+    conformal: Conformal | None = None
 
     def for_graph(self) -> "Thresholds":
         """The thresholds of an exported graph."""
@@ -164,7 +172,10 @@ class Thresholds:
 
     def settings(self) -> dict[str, Any]:
         """JSON-compatible description for `restore`."""
-        return {**asdict(self), "target": self.target.settings()}
+        settings = {**asdict(self), "target": self.target.settings()}
+        if self.conformal is None:
+            del settings["conformal"]
+        return settings
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any]) -> "Thresholds":
@@ -182,12 +193,14 @@ class _Saved(msgspec.Struct, frozen=True):
     """What `Thresholds.settings` returns."""
 
     limits: Annotated[
-        dict[Literal["epistemic", "aleatoric", "density"], float], msgspec.Meta(min_length=1)
+        dict[Literal["epistemic", "aleatoric", "density", "width"], float],
+        msgspec.Meta(min_length=1),
     ]
     target: dict[str, Any]
     samples: Annotated[int, msgspec.Meta(ge=1)]
     coverage: _Share
     error: _Share
+    conformal: Conformal | None = None
 
 
 def accepts(limits: Mapping[str, float], scores: Mapping[str, Tensor]) -> Tensor:

@@ -1,0 +1,153 @@
+"""The commands for tables: CSV files with a column to predict."""
+
+import hashlib
+import shlex
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from rich.table import Table
+
+from daedl.cli import results
+from daedl.cli.common import fabric_device
+from daedl.cli.settings import build_from
+from daedl.data.table import column_names, read_table
+from daedl.methods import regression
+from daedl.networks import MLP
+from daedl.regression_evaluation import regression as evaluate_regression
+from daedl.regressor import Regressor
+from daedl.selective import MaxErrorRate, MaxRejectionRate, MaxWidth, Target
+from daedl.storage import expand_user
+from daedl.training import fit
+from daedl.training.tables import table_batch_size, table_epochs
+
+HIDDEN = (64, 64)  # widths of the network, as in `DAEDLRegressor`
+LEARNING_RATE = 5e-3
+GRADIENT_CLIP = 5.0
+LEAST = 20  # rows; fewer can't be split (chosen)
+
+
+def train(
+    path: Path,
+    targets: Sequence[str],
+    out: Path,
+    method: str,
+    settings: Sequence[str],
+    validation: float,
+    seed: int,
+    device: str,
+    **given: Any,
+) -> Regressor:
+    """Trains a regressor on the columns of a CSV file, and returns it with its record.
+
+    `given` are options of `daedl.fit`; those that are None are chosen by the number of rows.
+    """
+    names = column_names(path)
+    features = [name for name in names if name not in targets]
+    if not features:
+        raise ValueError(
+            f"{path} has no column besides {', '.join(targets)}; expected columns to predict from"
+        )
+    table = read_table(path, features, targets)
+    if len(table.targets) < LEAST:
+        raise ValueError(
+            f"{path} has {len(table.targets)} rows; expected at least {LEAST}: add samples"
+        )
+    order = torch.randperm(len(table.targets), generator=torch.Generator().manual_seed(seed))
+    number = max(1, int(validation * len(order)))
+    held_out, kept = order[:number], order[number:]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = MLP(len(features), len(targets), HIDDEN)
+    chosen = build_from(regression.METHODS, regression.build, method, settings)
+    model = Regressor(network, chosen, targets, features)
+    typer.echo(
+        f"{len(kept)} training rows, {number} held out; {len(features)} features, targets: "
+        f"{', '.join(targets)}\n{model.method.name}, MLP"
+    )
+    options: dict[str, Any] = {"learning_rate": LEARNING_RATE}
+    options |= {"max_epochs": table_epochs(len(kept)), "batch_size": table_batch_size(len(kept))}
+    options |= {name: value for name, value in given.items() if value is not None}
+    history = fit(
+        model,
+        (table.features[kept], table.targets[kept]),
+        (table.features[held_out], table.targets[held_out]),
+        **{"patience": options["max_epochs"], **options},
+        schedule="one-cycle",
+        gradient_clip=GRADIENT_CLIP,
+        seed=seed,
+        **fabric_device(device),
+    )
+    held = read_held_out(model, table, held_out)
+    model.trained_on = {
+        "version": version("daedl"),
+        "data": path.name,
+        "digest": hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+        "samples": len(kept),
+        "held_out": number,
+        **held,
+        "epochs": len(history.epochs),
+        "best_epoch": history.best_epoch + 1,
+        "seed": seed,
+    }
+    model.save(out)
+    quoted = shlex.quote(str(out))
+    typer.echo(
+        f"on held-out rows RMSE {held['rmse']:.4g}, NLL {held['nll']:.4g}, best epoch "
+        f"{history.best_epoch + 1} of {len(history.epochs)}\nSaved the model to {out}. Next:\n"
+        f"  daedl calibrate {quoted} --data HELD_OUT.csv --width LARGEST_WIDTH\n"
+        f"  daedl evaluate {quoted} --id TEST.csv\n  daedl predict {quoted} NEW.csv"
+    )
+    return model
+
+
+def read_held_out(model: Regressor, table: Any, rows: torch.Tensor) -> dict[str, float]:
+    """RMSE and NLL on rows of the table, means over the targets."""
+    figures = evaluate_regression(model.predict(table.features[rows]), table.targets[rows])
+    return {each.metric: each.value for each in figures if each.metric in ("rmse", "nll")}
+
+
+def predict(model: Regressor, files: Sequence[str], form: results.Format, out: Path | None) -> None:
+    """Predicts the rows of CSV files; columns of targets may be missing."""
+    records = []
+    for file in files:
+        path = expand_user(file)
+        for row, record in enumerate(model.predict(path).records(), start=2):
+            records.append({"file": file, "line": row, **_flat(record)})
+    head = list(records[0])
+    rows = [[record[name] for name in head] for record in records]
+    results.write_records(records, results.make_table(head, rows, texts=1), form, out)
+
+
+def evaluate(model: Regressor, file: str, form: results.Format, out: Path | None) -> None:
+    """Errors, likelihood, and coverage of intervals on a CSV file."""
+    path = expand_user(file)
+    prediction = model.predict(path)
+    targets = model.read_targets(path)
+    measured = evaluate_regression(prediction, targets)
+    records = [{"data": file, "rows": len(prediction), **each._asdict()} for each in measured]
+    rows = [[each.score, each.metric, each.value] for each in measured]
+    table: Table = results.make_table(["intervals", "metric", "value"], rows, texts=2)
+    results.write_records(records, table, form, out)
+
+
+def target(width: float | None, reject: float | None, error: float | None, delta: float) -> Target:
+    """The threshold rule that exactly one of these options selects."""
+    given = [each for each in (width, reject, error) if each is not None]
+    if len(given) != 1:
+        raise ValueError(
+            f"--width is {width}, --reject is {reject} and --error is {error}; expected exactly one of them: "
+            "pass --width X to hand over where the interval is wider than X, or --reject 0.05"
+        )
+    if width is not None:
+        return MaxWidth(width)
+    return MaxErrorRate(error, delta) if error is not None else MaxRejectionRate(given[0])
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """Columns `NAME.mean`, ... in the place of records per target."""
+    nested = record.pop("targets", {})
+    return {f"{n}.{k}": v for n, each in nested.items() for k, v in each.items()} | record

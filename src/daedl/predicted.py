@@ -1,0 +1,122 @@
+"""What predictions of classes and of numbers have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from daedl.checks import import_optional
+from daedl.selective import Thresholds, accepts
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted(ABC):
+    """Predictions for B inputs: a record of tensors whose first axis is B, with thresholds.
+
+    `p[i]`, `p[2:5]` and `p[mask]` select inputs; `p.to(...)` moves all tensors.
+    """
+
+    if TYPE_CHECKING:  # fields of the subclasses
+
+        @property
+        def aleatoric(self) -> Tensor: ...
+        @property
+        def thresholds(self) -> Thresholds | None: ...
+
+    @abstractmethod
+    def scores(self) -> dict[str, Tensor]:
+        """Returns the method's uncertainty scores by name, each (B,); larger = more uncertain."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, Tensor]:
+        """Returns the tensors that the method provides, by their public names."""
+
+    @abstractmethod
+    def records(self) -> list[dict[str, Any]]:
+        """Returns one JSON-able record per input."""
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        """Concatenates predictions of consecutive batches."""
+        if not parts:
+            raise ValueError("no predictions to concatenate; expected at least one")
+        joined: dict[str, Any] = {}
+        for field in fields(cls):
+            values = [getattr(part, field.name) for part in parts]
+            tensors = isinstance(values[0], Tensor)
+            joined[field.name] = torch.cat(values) if tensors else values[0]
+        return cls(**joined)
+
+    def __len__(self) -> int:
+        return len(self.aleatoric)
+
+    def __getitem__(self, index: Any) -> Self:
+        """Selects inputs by an index, a slice, a mask (B,) or indices; the batch axis is kept."""
+        if isinstance(index, int):
+            index = range(len(self))[index]  # resolves negative indices, or raises IndexError
+            index = slice(index, index + 1)
+        return self._map(lambda tensor: tensor[index])
+
+    def __eq__(self, other: object) -> bool:
+        """Returns whether all tensors, thresholds and names are equal."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return all(
+            _equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Moves or converts all tensors, like `Tensor.to`; labels remain integers."""
+
+        def convert(tensor: Tensor) -> Tensor:
+            converted = tensor.to(*args, **kwargs)
+            return converted if tensor.is_floating_point() else converted.to(tensor.dtype)
+
+        return self._map(convert)
+
+    def _map(self, change: Callable[[Tensor], Any]) -> Self:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        tensors = {name: change(each) for name, each in values.items() if isinstance(each, Tensor)}
+        return replace(self, **tensors)
+
+    def limited(self, thresholds: Thresholds | None) -> Self:
+        """Returns this prediction with these thresholds."""
+        return replace(self, thresholds=thresholds)  # type: ignore[call-arg]
+
+    def numpy(self) -> dict[str, NDArray[Any]]:
+        """Returns `columns()` as NumPy arrays."""
+        return {name: tensor.cpu().numpy() for name, tensor in self.columns().items()}
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Returns one row per input, with one column `probs.<class>` per class; needs pandas."""
+        pandas = import_optional("pandas", "to_frame()", "pandas")
+        return pandas.json_normalize(self.records())  # type: ignore[no-any-return]
+
+    @property
+    def accept(self) -> Tensor:
+        """Whether each prediction (B,) is within the thresholds."""
+        return accepts(self._limits, self.scores())
+
+    @property
+    def _limits(self) -> Mapping[str, float]:
+        if self.thresholds is None:
+            raise ValueError(
+                "the prediction has no thresholds; expected a calibrated classifier: call "
+                "model.calibrate(loader, target=...) with held-out data first"
+            )
+        return self.thresholds.limits
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return type(one) is type(other) and bool(one == other)

@@ -1,0 +1,62 @@
+"""A limit on the width of a regressor's intervals."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from daedl.checks import require_above_zero
+from daedl.selective.rejection import MaxRejectionRate
+from daedl.selective.target import DENSITY, On, Target, Thresholds, require_rate
+
+
+@dataclass(frozen=True)
+class MaxWidth(Target):
+    """Hand over where the interval of this level is wider than `width`, or the input is unlike the data.
+
+    The latter is decided by the density, or the epistemic score of a method without density, and concerns at
+    most `rate` of inputs like the calibration data.
+
+    Attributes:
+        width: largest width, in units of the target; with several targets, in standard deviations of the
+            training targets.
+        level: coverage of the intervals.
+        rate: share of inputs like the calibration data that is rejected as unlike.
+    """
+
+    kind = "width"
+    accepts_ties = True
+
+    width: float
+    level: float = 0.9
+    rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        require_above_zero("width", self.width, "the largest width that is still useful")
+        require_rate(self.level, "level")
+        require_rate(self.rate, "rate")
+
+    @property
+    def guarantee(self) -> str:
+        return (
+            f"intervals contain at least {self.level:.1%} of new targets, on average over accepted and "
+            f"rejected inputs, and at most {self.rate:.2%} of inputs like these are rejected as unlike"
+        )
+
+    def limits(self, scores: Mapping[str, Tensor], wrong: Tensor, seed: int) -> dict[str, float]:
+        unlike = next((name for name in (DENSITY, "epistemic") if name in scores), None)
+        if unlike is None:
+            return {"width": self.width}
+        rule = MaxRejectionRate(self.rate)
+        return {**rule.limits({unlike: scores[unlike]}, wrong, seed), "width": self.width}
+
+    def choose(
+        self, scores: Mapping[str, Tensor], wrong: Tensor, on: On | None = None, seed: int = 0
+    ) -> Thresholds:
+        if on is not None or "width" not in scores:
+            raise ValueError(
+                f"on is {on!r}, with scores {', '.join(scores)}; expected a regressor, whose intervals have "
+                "a width, and on=None: use daedl.MaxRejectionRate for a classifier"
+            )
+        exact = {name: values.double() for name, values in scores.items()}
+        return self.chosen(self.limits(exact, wrong, seed), exact, wrong)
