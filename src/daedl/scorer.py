@@ -1,0 +1,236 @@
+"""A saved model as a function from arrays to arrays, which engines call on their workers."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from daedl.classifier import Classifier
+from daedl.data.files import Files, decoded, list_broken, name_some
+from daedl.data.preprocess import WHITE, Preprocess
+from daedl.data.texts import TextPreprocess
+from daedl.names import look_up, names_or_numbers
+from daedl.prediction import MAX_EXPONENT, Prediction
+from daedl.storage import expand_user
+
+Array = NDArray[Any]
+Batch = Mapping[str, Array]
+MISSING = "?"  # text in place of a broken one, whose prediction is discarded
+
+
+class Scorer:
+    """Predicts batches of arrays with the model in a file.
+
+    Small and picklable by path and settings: the model is loaded with the first batch, so that each worker
+    process of an engine loads it once. Returns arrays (B,) by the names of `Prediction.records`: `label`,
+    `class_name`, `probability`, the scores, `accept` and `reason` if the model was calibrated. See
+    docs/many_machines.md for Ray Data and Spark.
+
+    Arguments:
+        model_path: a model file, which every worker can read.
+        column: the column of a batch with the inputs: arrays of numbers, also flattened; encoded images, or
+            mappings with their "bytes"; paths of images; texts. Several names are columns of numbers that
+            are joined to vectors. By default the only column.
+        outputs: names to return, by default all arrays (B,); "probs" and "log_alpha" are (B, C).
+        skip_broken: return NaN, label −1 and the reason in `error` for inputs that can't be read, or that
+            have NaN or infinite values, instead of raising.
+        batch_size: inputs per forward pass.
+        device: on which to predict.
+        load: reads the model file; e.g. `partial(Classifier.load, network=net)` for your own module.
+    """
+
+    def __init__(
+        self,
+        model_path: str | Path,
+        *,
+        column: str | Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        skip_broken: bool = False,
+        batch_size: int = 256,
+        device: str = "cpu",
+        load: Callable[[Path], Classifier] = Classifier.load,
+    ) -> None:
+        self.model_path = expand_user(model_path).absolute()
+        self.column, self.outputs, self.skip_broken = column, outputs, skip_broken
+        self.batch_size, self.device, self.load = batch_size, device, load
+
+    @cached_property
+    def model(self) -> Classifier:
+        """The model, loaded on first use."""
+        return self.load(self.model_path).to(self.device).eval()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns with the inputs; none if it is the only column."""
+        return [self.column] if isinstance(self.column, str) else list(self.column or ())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "model"}
+
+    def __call__(self, batch: Batch | Array) -> dict[str, Array]:
+        """Returns arrays by name for `batch`: arrays (B, ...) by column, or the inputs themselves."""
+        column = self._select(batch)
+        inputs, broken = self._read(column)
+        if not self.skip_broken:
+            _require_readable(column, broken)
+        arrays = _arrays(self.model.predict(inputs, self.batch_size))
+        if self.skip_broken:
+            rows = list(broken)
+            for values in arrays.values():
+                values[rows] = _missing(values)
+            arrays["error"] = np.full(len(column), "", dtype=object)
+            arrays["error"][rows] = list(broken.values())
+        if self.outputs is None:
+            return {name: each for name, each in arrays.items() if each.ndim == 1}
+        return {name: look_up(arrays, name, "output") for name in self.outputs}
+
+    def inputs(self, batch: Batch | Array) -> Any:
+        """Returns the inputs (B, ...) in `batch`, for `Classifier.predict`; raises for broken ones."""
+        column = self._select(batch)
+        inputs, broken = self._read(column)
+        _require_readable(column, broken)
+        return inputs
+
+    def _select(self, batch: Batch | Array) -> Array:
+        """The column of `batch` with the inputs; several columns are joined to vectors (B, H)."""
+        if not isinstance(batch, Mapping):
+            return np.asarray(batch)
+        require_columns(self.columns, batch, "the batch")
+        names = self.columns or list(batch)
+        if len(names) == 1:
+            return np.asarray(batch[names[0]])
+        if not self.columns:
+            raise ValueError(
+                f"the batch has the columns {name_some(names)}; expected one column of inputs: pass its name "
+                "as column=..., or several names of numbers"
+            )
+        return np.column_stack([np.asarray(batch[name], dtype=np.float64) for name in names])
+
+    def _read(self, column: Array) -> tuple[Any, dict[int, str]]:
+        """Inputs (B, ...), zeros in place of broken ones, and the reasons by row."""
+        if isinstance(self.model.preprocess, TextPreprocess):
+            return _texts(column)
+        shape = tuple(self.model.network.input_shape)
+        if column.dtype.kind in "SUO" and _is_pictures(column):
+            return self._pictures(column, shape)
+        values, broken = _stack(column, shape) if column.dtype == object else (column, {})
+        if values.ndim == 2 and values.shape[1:] != shape and values.shape[1] == np.prod(shape):
+            values = values.reshape(-1, *shape)  # Parquet and Spark have no tensors
+        pixels = values.dtype.kind in "iu" and self.model.preprocess is not None
+        if pixels and values.size and values.min() >= 0 and values.max() <= WHITE:
+            values = values.astype(np.uint8)  # Spark has no type for them
+        if values.dtype.kind == "f":
+            finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+            broken |= {
+                row: broken.get(row, "NaN or infinite values")
+                for row in np.flatnonzero(~finite).tolist()
+            }
+            if broken:
+                values = np.where(finite.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
+        # Engines share memory that is read-only, which torch warns about.
+        return np.require(values, requirements=["C", "W"]), broken
+
+    def _pictures(self, column: Array, shape: Sequence[int]) -> tuple[Any, dict[int, str]]:
+        preprocess = self.model.preprocess
+        if not isinstance(preprocess, Preprocess):
+            raise ValueError(
+                f"the inputs are images or paths, but the model takes arrays of shape {tuple(shape)} and has "
+                "no preprocessing; expected a column of numbers: name another with column=..."
+            )
+        pixels: Any = np.zeros((len(column), *preprocess.shape), np.uint8)
+        broken = {}
+        for row, result in enumerate(decoded(Files.of(map(_picture, column), preprocess))):
+            if isinstance(result, str):
+                broken[row] = result
+            else:
+                pixels[row] = result
+        return torch.from_numpy(pixels), broken
+
+
+def require_columns(names: Iterable[str], columns: Iterable[str], where: str) -> None:
+    """Raises unless `columns`, those of `where`, contain all `names`."""
+    known = list(columns)
+    if missing := [name for name in names if name not in known]:
+        raise ValueError(
+            f"{where} has no column {name_some(missing)}, but {name_some(known)}; expected "
+            f"{name_some(list(names))}: name the columns that it has"
+        )
+
+
+def _require_readable(column: Array, broken: Mapping[int, str]) -> None:
+    """Raises if rows of `column` are broken, and names them."""
+    if broken:
+        named = {
+            cell if isinstance(cell := column[row], str | Path) else f"row {row}": reason
+            for row, reason in broken.items()
+        }
+        raise ValueError(
+            f"{list_broken(named)}; expected images that can be decoded, texts, or finite numbers of one "
+            "shape: correct or remove them, or pass skip_broken=True"
+        )
+
+
+def _texts(column: Array) -> tuple[list[str], dict[int, str]]:
+    """Texts, with a placeholder for those that are missing or empty, and the reasons by row."""
+    broken = {
+        row: "no text"
+        for row, cell in enumerate(column)
+        if not isinstance(cell, str) or not cell.strip()
+    }
+    return [MISSING if row in broken else cell for row, cell in enumerate(column)], broken
+
+
+def _is_pictures(column: Array) -> bool:
+    """Whether the first cell that is present is an encoded image or a path."""
+    present = (cell for cell in column if cell is not None)
+    return isinstance(next(present, None), str | bytes | Path | Mapping)
+
+
+def _picture(cell: Any) -> Path | BytesIO:
+    if isinstance(cell, Mapping):  # as Hugging Face's datasets write images
+        cell = cell.get("bytes")
+    return Path(cell) if isinstance(cell, str | Path) else BytesIO(cell or b"")
+
+
+def _stack(column: Array, shape: Sequence[int]) -> tuple[Array, dict[int, str]]:
+    """Cells as one array; cells that are missing or of another shape than the first are broken."""
+    cells = [np.asarray([] if each is None else _plain(each)) for each in column]
+    size = next((each.shape for each in cells if each.size), tuple(shape))
+    broken = {
+        row: "no value" if each.size == 0 else f"shape {each.shape} instead of {size}"
+        for row, each in enumerate(cells)
+        if each.shape != size
+    }
+    zero = np.zeros(size, next((each.dtype for each in cells if each.shape == size), np.float32))
+    return np.stack([zero if row in broken else each for row, each in enumerate(cells)]), broken
+
+
+def _plain(cell: Any) -> Any:
+    """Nested lists as Arrow returns them, arrays of arrays, as one array."""
+    nested = isinstance(cell, np.ndarray) and cell.dtype == object
+    return np.stack([np.asarray(_plain(each)) for each in cell]) if nested else cell
+
+
+def _arrays(prediction: Prediction) -> dict[str, Array]:
+    """The columns of `prediction.records()` as arrays, and `probs` and `log_alpha` (B, C)."""
+    columns = prediction.columns()
+    if prediction.log_alpha is not None:  # in float64, to avoid overflow
+        log_alpha0 = prediction.dirichlet.log_precision.double()
+        columns["alpha0"] = log_alpha0.clamp_max(MAX_EXPONENT).exp()
+    probability = prediction.probs.gather(1, prediction.labels[:, None])[:, 0]
+    names = names_or_numbers(prediction.class_names, prediction.probs.shape[1])
+    arrays = {name: each.cpu().numpy() for name, each in columns.items()}
+    label = arrays.pop("label")
+    first = {"label": label, "class_name": np.array(names, dtype=object)[label]}
+    last = {} if prediction.thresholds is None else {"reason": np.array(prediction.reason, object)}
+    return first | {"probability": probability.cpu().numpy()} | arrays | last
+
+
+def _missing(values: Array) -> Any:
+    """What stands for a missing value in an array like `values`."""
+    return {"i": -1, "b": False, "O": ""}.get(values.dtype.kind, np.nan)
