@@ -13,22 +13,21 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Respons
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from daedl.classifier import Classifier
+from daedl.model import Model
 from daedl.serving.config import ServerConfig
 from daedl.serving.decoding import (
-    FORM,
-    JSON,
+    InputSpec,
     Pictures,
-    media_types,
-    parse,
     read_uploads,
     require_media_type,
 )
 from daedl.serving.middleware import BodyLimit, RequestTimer, ServerMetrics
 from daedl.serving.predictor import Batcher, Predictor, Record
+from daedl.serving.schemas import BatchPrediction, ImagePrediction, NumberPrediction
+from daedl.serving.texts import TextSpec
 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -41,7 +40,7 @@ ROUTES = ("/health", "/metrics", "/model", "/predict", "/predict/batch", "/opena
 DECODERS = 2
 
 
-def create_app(model: Classifier, config: ServerConfig | None = None) -> FastAPI:
+def create_app(model: Model[Any], config: ServerConfig | None = None) -> FastAPI:
     """Create an application that serves predictions of a copy of `model`, which must be fitted."""
     config = config or ServerConfig()
     service = PredictionService(model, config)
@@ -70,7 +69,7 @@ class PredictionService:
     Used from one event loop, which is never blocked: decoding and prediction run in threads.
     """
 
-    def __init__(self, model: Classifier, config: ServerConfig) -> None:
+    def __init__(self, model: Model[Any], config: ServerConfig) -> None:
         self.predictor = Predictor(model)
         self.metrics = ServerMetrics(self.predictor, config.window, config.density_reference)
         self._config = config
@@ -111,7 +110,7 @@ class PredictionService:
                 f"the body didn't arrive within {config.timeout:g} s; expected the complete body: send it "
                 "faster, or reduce its size",
             ) from None
-        work = partial(parse, media_type, uploads, self.predictor.spec, config, many=many)
+        work = partial(self.predictor.spec.parse, media_type, uploads, config, many=many)
         run = asyncio.get_running_loop().run_in_executor
         try:
             async with asyncio.timeout(config.timeout):
@@ -130,29 +129,6 @@ class PredictionService:
 
 
 # ---- the OpenAPI schema
-
-
-class ImagePrediction(BaseModel):
-    """Prediction of one image. Values that the model doesn't provide are null."""
-
-    label: int = Field(description="Index of the predicted class.")
-    class_name: str = Field(description="Name of the predicted class.")
-    probs: dict[str, float] = Field(description="Probability per class.")
-    alpha0: float | None = Field(None, description="Sum of the Dirichlet concentrations.")
-    aleatoric: float | None = Field(None, description="Uncertainty between classes.")
-    epistemic: float | None = Field(None, description="Uncertainty from missing evidence.")
-    density_score: float | None = Field(None, description="Normalised feature density, 0 to 1.")
-    log_density: float | None = Field(None, description="Log density of the features.")
-    accept: bool | None = Field(None, description="Whether to act on the prediction.")
-    reason: str | None = Field(
-        None, description="Why the prediction is rejected; empty if accepted."
-    )
-
-
-class BatchPrediction(BaseModel):
-    """Predictions of several images, in order."""
-
-    predictions: list[ImagePrediction]
 
 
 class ErrorDetail(BaseModel):
@@ -178,21 +154,10 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {each: {"model": ErrorDetail, "description": ERRORS[each]} for each in statuses}
 
 
-def _request_body(many: bool, max_images: int) -> dict[str, Any]:
+def _request_body(spec: InputSpec | TextSpec, many: bool, max_images: int) -> dict[str, Any]:
     """Return the OpenAPI description of a body, which handlers read themselves to enforce limits."""
-    binary = {"type": "string", "format": "binary"}
-    key = "images" if many else "array"
-    numbers = {"type": "array", "items": {}, "description": "Nested lists; channels first."}
-    uploads = {"type": "array", "items": binary, "minItems": 1, "maxItems": max_images}
-    objects = {
-        JSON: ({key: numbers, "max": {"enum": [1, 255], "default": 1}}, key),
-        FORM: ({"image": uploads}, "image"),
-    }
-    schemas: dict[str, dict[str, Any]] = {
-        media_type: {"type": "object", "properties": properties, "required": [required]}
-        for media_type, (properties, required) in objects.items()
-    }
-    content = {each: {"schema": schemas.get(each, binary)} for each in media_types(many)}
+    schemas = spec.request_body(many, max_images)
+    content = {media_type: {"schema": schema} for media_type, schema in schemas.items()}
     return {"requestBody": {"required": True, "content": content}}
 
 
@@ -217,8 +182,10 @@ def _protected_routes(service: PredictionService, config: ServerConfig) -> APIRo
     """Return the routes that require the token, if there is one."""
     check = [] if config.token is None else [Depends(_token_check(config.token))]
     router = APIRouter(dependencies=check)
+    spec = service.predictor.spec
     limits = {name: getattr(config, name) for name in ("max_bytes", "max_pixels", "max_images")}
     description = {**service.predictor.describe(), **limits}
+    one = ImagePrediction if service.predictor.class_names else NumberPrediction
 
     @router.get("/model", responses=_errors(400, 401))
     async def model() -> dict[str, Any]:
@@ -232,23 +199,29 @@ def _protected_routes(service: PredictionService, config: ServerConfig) -> APIRo
 
     @router.post(
         "/predict",
-        response_model=ImagePrediction,
+        response_model=one,
         responses=_errors(*ERRORS),
-        openapi_extra=_request_body(False, 1),
+        openapi_extra=_request_body(spec, False, 1),
     )
     async def predict(request: Request) -> Record:
-        """Predict one image: a picture, {"array": [...]}, a .npy file or a form with one file."""
+        """Predict one image: a picture, {"array": [...]}, a .npy file or a form with one file.
+
+        Models of texts take {"text": "..."}.
+        """
         (record,) = await service.predict(request, many=False)
         return record
 
     @router.post(
         "/predict/batch",
-        response_model=BatchPrediction,
+        response_model=BatchPrediction[one],  # type: ignore[valid-type]
         responses=_errors(*ERRORS),
-        openapi_extra=_request_body(True, config.max_images),
+        openapi_extra=_request_body(spec, True, config.max_images),
     )
     async def predict_batch(request: Request) -> Record:
-        """Predict several images: {"images": [...]}, a .npy file or a form with several files."""
+        """Predict several images: {"images": [...]}, a .npy file or a form with several files.
+
+        Models of texts take {"texts": [...]}.
+        """
         return {"predictions": await service.predict(request, many=True)}
 
     return router

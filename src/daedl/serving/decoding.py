@@ -2,11 +2,11 @@
 
 import json
 import math
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -18,13 +18,13 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from torch import Tensor
 
-from daedl.classifier import Classifier
-from daedl.data import Preprocess
+from daedl.data import Preprocess, TextPreprocess
 from daedl.data.pictures import EXPECTED, FORMATS, MEDIA_TYPES, reduce_jpeg
 from daedl.data.preprocess import WHITE
+from daedl.model import Model
 from daedl.serving.config import ServerConfig
+from daedl.serving.texts import JSON, TextSpec
 
-JSON = "application/json"
 NPY = "application/octet-stream"
 FORM = "multipart/form-data"
 
@@ -42,12 +42,47 @@ class InputSpec:
     shape: tuple[int, ...]
     dtype: torch.dtype
     preprocess: Preprocess | None = None
+    is_text: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, model: Classifier) -> "InputSpec":
+    def of(cls, model: Model[Any]) -> "InputSpec | TextSpec":
         """Return the specification of the inputs of `model`."""
+        if isinstance(model.preprocess, TextPreprocess):
+            return TextSpec()
+        if not model.network.input_shape:
+            raise ValueError(
+                "the model takes inputs without a fixed shape and has no preprocessing; expected images, "
+                "texts or arrays of one shape: give it a daedl.data.TextPreprocess"
+            )
         dtype = next(model.network.parameters()).dtype
-        return cls(tuple(model.network.input_shape), dtype, model.preprocess)
+        preprocess = cast(Preprocess | None, model.preprocess)
+        return cls(tuple(model.network.input_shape), dtype, preprocess)
+
+    def example(self) -> Tensor:
+        """Return one input."""
+        return torch.zeros(1, *self.shape, dtype=self.dtype)
+
+    def parse(
+        self, media_type: str, uploads: Sequence[bytes], config: ServerConfig, *, many: bool
+    ) -> "Tensor | Pictures":
+        """Convert uploads to inputs; see `parse`."""
+        return parse(media_type, uploads, self, config, many=many)
+
+    def request_body(self, many: bool, max_images: int) -> Mapping[str, Any]:
+        """Return the OpenAPI schema of a body by media type."""
+        binary = {"type": "string", "format": "binary"}
+        key = "images" if many else "array"
+        numbers = {"type": "array", "items": {}, "description": "Nested lists; channels first."}
+        uploads = {"type": "array", "items": binary, "minItems": 1, "maxItems": max_images}
+        objects = {
+            JSON: ({key: numbers, "max": {"enum": [1, 255], "default": 1}}, key),
+            FORM: ({"image": uploads}, "image"),
+        }
+        schemas: dict[str, dict[str, Any]] = {
+            media_type: {"type": "object", "properties": properties, "required": [required]}
+            for media_type, (properties, required) in objects.items()
+        }
+        return {each: schemas.get(each, binary) for each in media_types(many)}
 
     @property
     def is_image(self) -> bool:

@@ -7,18 +7,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
-from daedl.classifier import Classifier
 from daedl.data.pictures import MEDIA_TYPES
 from daedl.density import DensityScorer
+from daedl.inputs import Inputs, join
+from daedl.model import Model
 from daedl.names import names_or_numbers
+from daedl.prediction import Prediction
 from daedl.serving.decoding import InputSpec
 from daedl.spectral import remove_spectral_norm
 
 Record = dict[str, Any]
-Predict = Callable[[Tensor], list[Record]]
+Predict = Callable[[Inputs], list[Record]]
 
 # Images per forward pass (chosen: larger batches are hardly faster per image).
 MAX_BATCH = 64
@@ -31,24 +30,35 @@ class Predictor:
     must be fitted if its method needs it; the constructor verifies this with one prediction.
     """
 
-    def __init__(self, model: Classifier) -> None:
+    def __init__(self, model: Model[Any]) -> None:
         self.model = copy.deepcopy(model).eval()
         remove_spectral_norm(self.model.network)
         self.spec = InputSpec.of(model)
-        self.class_names = names_or_numbers(model.class_names, model.network.num_classes)
-        first = self.model.predict(torch.zeros(1, *self.spec.shape, dtype=self.spec.dtype))
-        self.has_alpha0 = first.log_alpha is not None
+        classes = model.network.num_classes if model.scaling is None else 0
+        self.class_names = names_or_numbers(model.class_names, classes)
+        first = self.model.predict(self.spec.example())
+        self.has_alpha0 = isinstance(first, Prediction) and first.log_alpha is not None
         self.has_density = first.density_score is not None
 
     @property
     def density_reference(self) -> float | None:
         """Mean leave-one-out density score of the training images, if the model file contains it."""
         fitted = self.model.fitted
-        return fitted.reference if isinstance(fitted, DensityScorer) else None
+        scorer = getattr(fitted, "scorer", fitted)
+        return scorer.reference if isinstance(scorer, DensityScorer) else None
 
-    def __call__(self, inputs: Tensor) -> list[Record]:
-        """Return one record per input (N, *shape)."""
-        return self.model.predict(inputs).records()
+    def __call__(self, inputs: Inputs) -> list[Record]:
+        """Return one record per input."""
+        records: list[Record] = self.model.predict(inputs).records()
+        return records
+
+    def _columns(self) -> Record:
+        """Names of the columns of a regressor."""
+        scaling = self.model.scaling
+        if scaling is None:
+            return {}
+        features = scaling.features and list(scaling.features.names)
+        return {"target_names": list(scaling.targets.names), "feature_names": features}
 
     def describe(self) -> Record:
         """Return the model's properties for GET /model."""
@@ -57,8 +67,10 @@ class Predictor:
             "method": self.model.method.name,
             "network": type(self.model.network.plain).__name__,
             "class_names": self.class_names,
+            **self._columns(),
             "input_shape": list(self.spec.shape),
             "accepts_images": self.spec.is_image,
+            "accepts_texts": self.spec.is_text,
             "image_types": MEDIA_TYPES,
             "has_alpha0": self.has_alpha0,
             "has_density": self.has_density,
@@ -69,7 +81,7 @@ class Predictor:
 
 
 class _Waiting(NamedTuple):
-    inputs: Tensor
+    inputs: Inputs
     records: "asyncio.Future[list[Record]]"
 
 
@@ -86,7 +98,7 @@ class Batcher:
         self._waiting: deque[_Waiting] = deque()
         self._worker: asyncio.Task[None] | None = None
 
-    async def __call__(self, inputs: Tensor) -> list[Record]:
+    async def __call__(self, inputs: Inputs) -> list[Record]:
         """Return the records of `inputs` (N, ...), in order."""
         loop = asyncio.get_running_loop()
         waiting = _Waiting(inputs, loop.create_future())
@@ -125,7 +137,7 @@ class Batcher:
 
     async def _predict_batch(self, batch: list[_Waiting]) -> None:
         loop = asyncio.get_running_loop()
-        inputs = torch.cat([each.inputs for each in batch])
+        inputs = join([each.inputs for each in batch])
         try:
             records = iter(await loop.run_in_executor(self._thread, self._predict, inputs))
         except Exception as error:

@@ -22,6 +22,7 @@ from playwright.sync_api import (
 import daedl
 from daedl.networks import MLP, ConvNet
 from daedl.serving import ServerConfig, create_app
+from tiny_encoder import write_encoder
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [
@@ -326,3 +327,31 @@ def test_tabs_by_keyboard(open_page, url) -> None:
     expect(page.locator("#tab-draw")).to_have_attribute("aria-selected", "true")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#panel-file")).to_be_visible()
+
+
+@pytest.fixture(scope="module")
+def text_url(tmp_path_factory) -> Iterator[str]:
+    pytest.importorskip("transformers")
+    folder = write_encoder(tmp_path_factory.mktemp("encoder"))
+    torch.manual_seed(0)
+    model = daedl.Classifier.from_backbone(f"text:{folder}", class_names=["money", "music"])
+    texts = ["pay the bill", "jazz band", "bank card", "play a song"] * 8
+    daedl.fit(model, (texts, torch.tensor([0, 1, 0, 1] * 8)), max_epochs=2, progress=False)
+    with running(create_app(model)) as url:
+        yield url
+
+
+@pytest.mark.filterwarnings("ignore::daedl.DensityWarning")
+def test_a_text_is_written_and_predicted(open_page, text_url):
+    page = open_page(text_url)
+    page.wait_for_selector("#work:not([hidden])")
+    expect(page.locator("#tabs")).to_be_hidden()
+    expect(page.locator("#about")).to_contain_text("Write a text")
+    page.fill("#text", "pay the card bill")
+    page.click("#panel-text button")
+    expect(page.locator("#class-name")).to_contain_text("m")
+    expect(page.locator("#density")).to_be_visible()
+    expect(page.locator("#input")).to_be_hidden()
+    page.fill("#text", "   ")
+    page.press("#text", "Control+Enter")
+    expect(page.locator("#error")).to_contain_text("empty")

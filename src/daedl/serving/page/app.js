@@ -13,6 +13,7 @@ const MAX_ALPHA0 = 1000; // right end of the scale, in multiples of the number o
 
 let model = null;
 let token = "";
+let noun = "image"; // what the model reads
 let latest = 0; // number of the newest choice of images: responses to older ones are ignored
 let urls = []; // of the images that are shown
 
@@ -47,6 +48,7 @@ async function start() {
   showError(null);
   $("login").hidden = true;
   $("facts").textContent = describeModel();
+  useKind();
   $("file").accept = model.image_types.join();
   $("file-note").textContent = `${model.image_types.map((type) => type.slice(6).toUpperCase()).join(", ")}; up to ${bytes(model.max_bytes)} each.`;
   $("thresholds").textContent = model.thresholds
@@ -54,20 +56,35 @@ async function start() {
     : "This model isn't calibrated, so that predictions are neither accepted nor rejected. “daedl calibrate” chooses thresholds.";
   $("density").hidden = !model.has_density;
   $("alpha0").hidden = !model.has_alpha0;
-  $("work").hidden = !model.accepts_images;
-  if (!model.accepts_images)
+  $("work").hidden = !model.accepts_images && !model.accepts_texts;
+  if ($("work").hidden)
     showError(new Error(`This model has inputs of shape (${model.input_shape.join(", ")}), which are not images: POST arrays to /predict.`));
+}
+
+// Shows the input that the model reads: a text box, or files and the drawing area.
+function useKind() {
+  noun = model.accepts_texts ? "text" : "image";
+  for (const each of document.querySelectorAll(".noun")) each.textContent = noun;
+  $("panel-text").hidden = !model.accepts_texts;
+  $("input").hidden = $("tabs").hidden = model.accepts_texts;
+  if (!model.accepts_texts) return;
+  $("panel-file").hidden = $("panel-draw").hidden = true;
+  $("input-title").textContent = "Your text";
+  $("about").textContent =
+    "Write a text: the model predicts the class, how certain it is, and whether the text is similar to its training data.";
 }
 
 function describeModel() {
   const [channels, height, width] = model.input_shape;
-  const inputs = model.accepts_images ? `${width} × ${height} pixels, ${channels === 1 ? "grey" : "colour"}` : "arrays";
+  const inputs = model.accepts_images
+    ? `${width} × ${height} pixels, ${channels === 1 ? "grey" : "colour"}`
+    : model.accepts_texts ? "texts" : "arrays";
   return `${model.network} with ${model.method}, ${model.class_names.length} classes; ${inputs}.`;
 }
 
 async function predict(blob) {
   if (blob.size > model.max_bytes)
-    throw new Error(`The image has ${bytes(blob.size)}; the server accepts up to ${bytes(model.max_bytes)}: reduce its size.`);
+    throw new Error(`The ${noun} has ${bytes(blob.size)}; the server accepts up to ${bytes(model.max_bytes)}: reduce its size.`);
   return request("predict", { method: "POST", body: blob, headers: { "Content-Type": blob.type } });
 }
 
@@ -149,7 +166,7 @@ function showDecision({ accept, reason }) {
     $("reason").textContent = "The model has no thresholds to accept or reject predictions.";
   } else if (accept) {
     $("decision").textContent = "Accepted";
-    const reasons = { epistemic: "the image is similar enough to the training data", aleatoric: "the class is certain enough" };
+    const reasons = { epistemic: `the ${noun} is similar enough to the training data`, aleatoric: "the class is certain enough" };
     $("reason").textContent = sentence(
       Object.keys(reasons).filter((name) => name in model.limits).map((name) => reasons[name]).join(", and "),
     );
@@ -238,6 +255,7 @@ function fill(track, share) {
 
 // An approximation of the model's input; the server resizes the image itself.
 async function drawInput(blob) {
+  if (model.accepts_texts) return;
   const [channels, height, width] = model.input_shape;
   const image = await createImageBitmap(blob);
   const canvas = $("input");
@@ -319,6 +337,16 @@ function showCounts(total, counts) {
     (parts.length ? `: ${parts.map(([name, count]) => `${count} ${name}`).join(", ")}.` : " …");
 }
 
+// ---- a text
+
+$("panel-text").addEventListener("submit", (event) => {
+  event.preventDefault();
+  predictOne(new Blob([JSON.stringify({ text: $("text").value })], { type: "application/json" }));
+});
+$("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("panel-text").requestSubmit();
+});
+
 // ---- files
 
 function useFiles(list) {
@@ -369,7 +397,7 @@ document.addEventListener("dragleave", (event) => {
 document.addEventListener("drop", (event) => {
   event.preventDefault();
   $("drop").classList.remove("over");
-  if ($("work").hidden) return;
+  if ($("work").hidden || model.accepts_texts) return;
   selectTab("file");
   useFiles(event.dataTransfer.files);
 });

@@ -7,26 +7,15 @@ from collections.abc import Callable
 from io import BytesIO
 
 import numpy as np
-from PIL import Image
 from torch import Tensor
+
+from daedl_bench.robustness._damage import damaged
+from daedl_bench.server import picture, request
 
 TOO_LARGE = 9 << 20  # bytes: above the server's default limit of 8 MiB
 HEAD = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: image/png\r\n"
 PATHS = ("/predict", "/predict/batch")
 OTHER_TYPES = ("text/html", "image/gif", "", "é/\x7f")
-
-
-def request(body: bytes, kind: str = "image/png", path: str = "/predict") -> bytes:
-    """A complete HTTP request."""
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def picture(pixels: Tensor, kind: str = "PNG") -> bytes:
-    """Pixels (1, H, W), uint8, as an image file."""
-    buffer = BytesIO()
-    Image.fromarray(pixels[0].numpy()).save(buffer, kind)
-    return buffer.getvalue()
 
 
 class Malformed:
@@ -51,7 +40,7 @@ class Malformed:
         path, kinds = draw.choice(PATHS), [*(kind for kind, _ in self.valid), *OTHER_TYPES]
         # Weights: damaged files are most frequent, large bodies rare as they cost most.
         kinds_of_request: list[tuple[int, Callable[[], bytes]]] = [
-            (50, lambda: request(self._damaged(body), kind, path)),
+            (50, lambda: request(damaged(draw, body), kind, path)),
             (15, lambda: request(draw.randbytes(draw.randint(0, 5000)), kind)),
             (10, lambda: request(body, draw.choice(kinds), "/predict/batch")),
             (8, lambda: self._huge(draw.choice([5000, 9000, 30_000, 2**31 - 1]))),
@@ -61,17 +50,6 @@ class Malformed:
         ]
         weights = [weight for weight, _ in kinds_of_request]
         return draw.choices(kinds_of_request, weights)[0][1]()
-
-    def _damaged(self, data: bytes) -> bytes:
-        """Truncated, or with some bytes changed, removed or inserted."""
-        draw = self.draw
-        if draw.random() < 0.3:
-            return data[: draw.randrange(len(data))]
-        changed = bytearray(data)
-        for _ in range(draw.randint(1, 20)):
-            place = draw.randrange(max(1, len(changed)))
-            changed[place : place + draw.randint(0, 4)] = draw.randbytes(draw.randint(0, 4))
-        return bytes(changed)
 
     def _huge(self, side: int) -> bytes:
         """An image or an array whose header announces `side` x `side` pixels."""

@@ -1,0 +1,83 @@
+"""Requests without a token whose bodies never end, to a server with 256 file descriptors."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from contextlib import closing
+from typing import NamedTuple
+
+from daedl_bench.robustness._place import Figure, Place
+from daedl_bench.server import serving
+
+CONNECTIONS = 500
+DESCRIPTORS = 256
+PAUSE = 2.0  # seconds between two bytes of a body
+HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+LONGEST = 60.0  # seconds for an answer of /health, or for all attempts
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+def measure(place: Place) -> list[Figure]:
+    """All connections are opened at once; /health is asked for until the last one is closed."""
+    log = place.folder / "log"
+    with serving(place.model(), log=log, DAEDL_TOKEN="secret") as server:
+        server.limit_descriptors(DESCRIPTORS)
+        _health(server.port)  # the server has started
+        closed, answers = asyncio.run(_attack(server.port, place.count(CONNECTIONS)))
+    return [
+        Figure("connections", len(closed)),
+        Figure("longest until closed", max(closed), 15, "s"),
+        Figure("requests to /health meanwhile", len(answers)),
+        Figure(
+            "connections to /health closed too early", sum(each.attempts - 1 for each in answers)
+        ),
+        Figure("longest until /health answered", max(each.seconds for each in answers), 1, "s"),
+        Figure("lines in the log", len(log.read_text("utf-8").splitlines()), 1),
+    ]
+
+
+class Answer(NamedTuple):
+    """Seconds until /health answered, and attempts."""
+
+    seconds: float
+    attempts: int
+
+
+async def _attack(port: int, number: int) -> tuple[list[float], list[Answer]]:
+    """Seconds until each connection was closed, and answers of /health."""
+    attack = asyncio.gather(*(_unfinished(port) for _ in range(number)))
+    answers = []
+    while not attack.done():
+        answers.append(await asyncio.to_thread(_health, port))
+        await asyncio.sleep(0.05)
+    return attack.result(), answers
+
+
+async def _unfinished(port: int) -> float:
+    started = time.perf_counter()
+    with contextlib.suppress(ConnectionError):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD)
+        closed = asyncio.ensure_future(reader.read())
+        while not (await asyncio.wait([closed], timeout=PAUSE))[0]:
+            writer.write(b"x")
+        closed.result()
+        writer.close()
+    return time.perf_counter() - started
+
+
+def _health(port: int) -> Answer:
+    """Ask until there is an answer: a connection may be closed before its request arrives."""
+    started, attempts = time.perf_counter(), 0
+    while (seconds := time.perf_counter() - started) < LONGEST:
+        attempts += 1
+        with contextlib.suppress(OSError), closing(_connect(port)) as connection:
+            connection.sendall(HEALTH)
+            if connection.recv(65536).startswith(b"HTTP/1.1 200"):
+                return Answer(time.perf_counter() - started, attempts)
+    return Answer(seconds, attempts)
+
+
+def _connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=LONGEST)
