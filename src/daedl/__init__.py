@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from daedl.density import DensityEffect, DensityWarning
     from daedl.dirichlet import Dirichlet
     from daedl.estimator import DAEDLClassifier
+    from daedl.loading import load
     from daedl.members import ensemble
+    from daedl.nig import NIG
     from daedl.outputs import Outputs
     from daedl.prediction import Prediction
-    from daedl.selective import MaxErrorRate, MaxRejectionRate, Thresholds
+    from daedl.regression_estimator import DAEDLRegressor
+    from daedl.regression_prediction import RegressionPrediction
+    from daedl.regressor import Regressor
+    from daedl.scorer import Scorer
+    from daedl.selective import MaxErrorRate, MaxRejectionRate, MaxWidth, Thresholds
     from daedl.spectral import (
         SpectralNorm,
         lipschitz_bound,
@@ -39,6 +45,7 @@ _SOURCES = {
     "ChanceWarning": "training",
     "Classifier": "classifier",
     "DAEDLClassifier": "estimator",
+    "DAEDLRegressor": "regression_estimator",
     "DataWarning": "checks",
     "DensityEffect": "density",
     "DensityWarning": "density",
@@ -47,16 +54,22 @@ _SOURCES = {
     "ImageSet": "data",
     "MaxErrorRate": "selective",
     "MaxRejectionRate": "selective",
+    "MaxWidth": "selective",
+    "NIG": "nig",
     "NotFittedError": "checks",
     "Outputs": "outputs",
     "Prediction": "prediction",
     "Preprocess": "data",
+    "RegressionPrediction": "regression_prediction",
+    "Regressor": "regressor",
+    "Scorer": "scorer",
     "SpectralNorm": "spectral",
     "Thresholds": "selective",
     "ensemble": "members",
     "fit": "training",
     "fit_frozen": "training",
     "lipschitz_bound": "spectral",
+    "load": "loading",
     "remove_spectral_norm": "spectral",
     "spectral_normalize": "spectral",
 }
@@ -64,10 +77,12 @@ _SOURCES = {
 __version__ = version("daedl")
 
 __all__ = [
+    "NIG",
     "Callback",
     "ChanceWarning",
     "Classifier",
     "DAEDLClassifier",
+    "DAEDLRegressor",
     "DataWarning",
     "DensityEffect",
     "DensityWarning",
@@ -76,10 +91,14 @@ __all__ = [
     "ImageSet",
     "MaxErrorRate",
     "MaxRejectionRate",
+    "MaxWidth",
     "NotFittedError",
     "Outputs",
     "Prediction",
     "Preprocess",
+    "RegressionPrediction",
+    "Regressor",
+    "Scorer",
     "SpectralNorm",
     "Thresholds",
     "density",
@@ -87,6 +106,7 @@ __all__ = [
     "fit",
     "fit_frozen",
     "lipschitz_bound",
+    "load",
     "losses",
     "methods",
     "metrics",

@@ -5,7 +5,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from numbers import Integral, Real
@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import torch
 from torch import Tensor
 
+from daedl.inputs import LABELS, is_labelled, unpacked
 from daedl.names import suggestion
 
 LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -63,18 +64,20 @@ def require_finite(tensor: Tensor, name: str, where: str = "") -> None:
 def require_batch(batch: Any, where: str) -> tuple[Any, Tensor, Tensor | None]:
     """Returns the inputs, labels and sample weights (None without weights) of `batch`.
 
-    Raises unless `batch` is a tuple or list of two or three arrays or tensors.
+    Raises unless `batch` is (inputs, labels) or (inputs, labels, weights), or a mapping with `labels`.
     """
-    tuples = isinstance(batch, tuple | list) and len(batch) in (2, 3)
-    if tuples and all(hasattr(part, "__array__") for part in batch):
-        weights = torch.as_tensor(batch[2]) if len(batch) == 3 else None
-        return batch[0], torch.as_tensor(batch[1]), weights
+    if is_labelled(batch):
+        inputs, labels, *weights = unpacked(batch)
+        return inputs, torch.as_tensor(labels), torch.as_tensor(weights[0]) if weights else None
     arrived = f"a {type(batch).__name__}"
-    if isinstance(batch, tuple | list):
+    if isinstance(batch, Mapping):
+        arrived += f" with {', '.join(map(str, batch)) or 'nothing'}"
+    elif isinstance(batch, tuple | list):
         arrived += f" of {', '.join(type(part).__name__ for part in batch) or 'nothing'}"
     raise TypeError(
-        f"the data{where} are {arrived}; expected a pair of tensors (inputs, labels), or three tensors with "
-        "sample weights: pass a DataLoader, a list of such tuples, or one tuple with the whole dataset"
+        f"the data{where} are {arrived}; expected a pair of tensors (inputs, labels), three tensors with "
+        f"sample weights, or a mapping of tensors with {LABELS!r}: pass a DataLoader, a list of such "
+        "batches, or one with the whole dataset"
     )
 
 

@@ -1,9 +1,11 @@
 """The schema of the description in a model file."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
+
+from daedl.data.scaling import Scaling
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,20 @@ class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainingRecord(TypedDict):
-    """How `daedl train` trained a model, for `daedl info`."""
+    """How `daedl train` trained a model, for `daedl info`; classifiers and regressors have other figures."""
 
     version: str
     data: str
     digest: str
     samples: int
-    samples_per_class: list[int]
     held_out: int
-    accuracy: float
     epochs: int
     best_epoch: int
     seed: int
+    samples_per_class: NotRequired[list[int]]
+    accuracy: NotRequired[float]
+    rmse: NotRequired[float]
+    nll: NotRequired[float]
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -49,6 +53,7 @@ class Description(msgspec.Struct, frozen=True):
     Attributes:
         preprocess: unset in files of format 1.
         fitted: settings of the post-hoc fit.
+        scaling: of a regressor.
     """
 
     version: str
@@ -62,3 +67,4 @@ class Description(msgspec.Struct, frozen=True):
     revisions: tuple[Revision, ...] = ()
     thresholds: dict[str, Any] | None = None
     trained_on: TrainingRecord | None = None
+    scaling: Scaling | None = None

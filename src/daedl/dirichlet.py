@@ -120,7 +120,7 @@ class Dirichlet:
         log_a0, log_b0 = log_a.logsumexp(-1), log_b.logsumexp(-1)
         log_mean_a, log_mean_b = log_a.log_softmax(-1), log_b.log_softmax(-1)
         categorical = (log_mean_b.exp() * (log_mean_b - log_mean_a)).sum(-1)
-        rest = _kl_term(log_b, log_a).sum(-1) - _kl_term(log_b0, log_a0)
+        rest = log_gamma_gap(log_b, log_a).sum(-1) - log_gamma_gap(log_b0, log_a0)
         dtype = self.log_alpha.dtype
         # Clamped: for equal arguments infinity times zero would be NaN.
         return (
@@ -213,7 +213,7 @@ def _gamma_terms_far(log_x: Tensor) -> tuple[Tensor, ...]:
     return _rho(log_x) - x_psi_residual + psi, psi, x_trigamma - 0.5 - tail, x_trigamma
 
 
-def _kl_term(log_b: Tensor, log_a: Tensor) -> Tensor:
+def log_gamma_gap(log_b: Tensor, log_a: Tensor) -> Tensor:
     """r(b, a) = ρ(b) − ρ(a) − (b − a)(ψ(a) − ln a)."""
     # (b − a) / a, clamped: larger ratios overflow the result in any case.
     ratio = (log_b - log_a).clamp_max(_HUGE).expm1()

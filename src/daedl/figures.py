@@ -27,6 +27,7 @@ TITLES = {
     "daedl-depths": "DAEDL, all depths",
     "daedl-diagonal": "DAEDL, all depths, diagonal",
     "retrofit-depths": "Softmax + density, all depths",
+    "logitnorm-depths": "LogitNorm + density, all depths",
     "daedl-mispaired": "DAEDL, densities shuffled",
     "natpn-joint": "NatPN without fine-tuning",
     "ddu": "DDU without SN",

@@ -6,10 +6,10 @@ import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 import torch
@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from daedl import storage
 from daedl.checks import DataWarning
-from daedl.data import Preprocess
+from daedl.data import InputKind, Preprocess, kinds
+from daedl.data.scaling import Scaling
 from daedl.description import Description, Revision
-from daedl.methods import Method
+from daedl.methods.base import BaseMethod
 from daedl.names import strip_prefix
 from daedl.networks import Network
 from daedl.rebuild import rebuild, restore
@@ -35,15 +36,16 @@ class Parts:
     """
 
     network: Network
-    method: Method
+    method: BaseMethod
     class_names: Sequence[str] | None
-    preprocess: Preprocess | None
+    preprocess: InputKind | None
     fitted: nn.Module | None = None
     thresholds: Thresholds | None = None
     revisions: tuple[Revision, ...] = ()
     trained_on: Mapping[str, Any] | None = (
         None  # JSON-able record of the training, for `daedl info`
     )
+    scaling: Scaling | None = None  # of a regressor
 
     def __post_init__(self) -> None:
         if self.class_names is not None:
@@ -61,13 +63,15 @@ class StoredModule(nn.Module):
     """A module that consists of `Parts`, and can be saved, loaded, copied and pickled."""
 
     network: Network
-    method: Method
+    method: BaseMethod
     class_names: list[str] | None
-    preprocess: Preprocess | None
+    preprocess: InputKind | None
     fitted: nn.Module | None
     thresholds: Thresholds | None
     revisions: tuple[Revision, ...]
     trained_on: Mapping[str, Any] | None
+    scaling: Scaling | None
+    kind: ClassVar[type[BaseMethod]]  # of method
 
     @classmethod
     def from_parts(cls, parts: Parts) -> Self:
@@ -92,7 +96,7 @@ class StoredModule(nn.Module):
 
     @classmethod
     def load(
-        cls, path: str | Path, network: Network | None = None, method: Method | None = None
+        cls, path: str | Path, network: Network | None = None, method: BaseMethod | None = None
     ) -> Self:
         """Reads a classifier written by `save`, on the CPU and in eval mode.
 
@@ -100,7 +104,13 @@ class StoredModule(nn.Module):
         pass a new `network` with the architecture used for training, whose weights are then loaded, and a
         `method`.
         """
-        return cls.from_parts(read(path, network, method)).eval()
+        parts = read(path, network, method)
+        if not isinstance(parts.method, cls.kind):
+            raise TypeError(
+                f"{path} contains the method {parts.method.name!r}; expected a {cls.kind.__name__} for "
+                f"{cls.__name__}: call daedl.load(path), which returns a classifier or a regressor"
+            )
+        return cls.from_parts(parts).eval()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Loads weights; raises if either side is fitted, because a fit has more state than its tensors."""
@@ -162,11 +172,13 @@ def write(path: str | Path, parts: Parts) -> None:
         "thresholds": None if parts.thresholds is None else parts.thresholds.settings(),
         "trained_on": parts.trained_on,
     }
+    if parts.scaling is not None:
+        content["scaling"] = asdict(parts.scaling)
     msgspec.convert(content, Description)  # raises for what `read` would reject
     storage.save(storage.expand_user(path), tensors, content)
 
 
-def read(path: str | Path, network: Network | None, method: Method | None) -> Parts:
+def read(path: str | Path, network: Network | None, method: BaseMethod | None) -> Parts:
     """Reads a model file; `network` and `method` replace user-defined classes, see `Classifier.load`."""
     if network is not None:
         require_network(network)
@@ -204,7 +216,7 @@ def _parts(
     tensors: Mapping[str, Tensor],
     description: Description,
     network: Network | None,
-    method: Method | None,
+    method: BaseMethod | None,
 ) -> Parts:
     rebuilt = rebuild(strip_prefix(tensors, "network."), description, network, method)
     fitted, thresholds = description.fitted, description.thresholds
@@ -219,19 +231,20 @@ def _parts(
         None if thresholds is None else Thresholds.restore(thresholds),
         description.revisions,
         description.trained_on,
+        description.scaling,
     )
     if parts.fitted is not None or not rebuilt.method.needs_fit:
         # A fit or limits that do not belong to the network fail here, not in the first prediction.
         prediction = rebuilt.method.predict(rebuilt.outputs, parts.fitted)
-        replace(prediction, thresholds=parts.thresholds).columns()
+        prediction.limited(parts.thresholds).columns()
     return parts
 
 
-def _preprocess(description: Description, network: Network) -> Preprocess | None:
+def _preprocess(description: Description, network: Network) -> InputKind | None:
     """Returns the preprocessing of a model file; the default, with a warning, for files of format 1."""
     if not isinstance(description.preprocess, msgspec.UnsetType):
         settings = description.preprocess
-        return None if settings is None else Preprocess(**settings)
+        return None if settings is None else kinds.restore(settings)
     assumed = Preprocess.for_shape(network.input_shape)
     if assumed is not None:
         warnings.warn(

@@ -1,20 +1,17 @@
 """Predictions: class probabilities and uncertainty scores, in the same form for every method."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from daedl.checks import import_optional, require_finite
+from daedl.checks import require_finite
 from daedl.dirichlet import Dirichlet
+from daedl.predicted import Predicted
 from daedl.selective import Thresholds, accepts
-
-if TYPE_CHECKING:
-    import pandas
 
 # The largest exponent whose exponential is finite in float64.
 MAX_EXPONENT = 709.0
@@ -24,7 +21,7 @@ NO_EVIDENCE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
+class Prediction(Predicted):
     """Predictions for B inputs over C classes.
 
     `p[i]`, `p[2:5]` and `p[mask]` select inputs; `p.to(...)` moves all tensors. `p.numpy()`, `p.to_dict()`,
@@ -118,52 +115,6 @@ class Prediction:
             log_density=log_density,
         )
 
-    @classmethod
-    def cat(cls, parts: Sequence["Prediction"]) -> "Prediction":
-        """Concatenates predictions of consecutive batches."""
-        if not parts:
-            raise ValueError("no predictions to concatenate; expected at least one")
-        joined: dict[str, Any] = {}
-        for field in fields(cls):
-            values = [getattr(part, field.name) for part in parts]
-            tensors = isinstance(values[0], Tensor)
-            joined[field.name] = torch.cat(values) if tensors else values[0]
-        return cls(**joined)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: Any) -> "Prediction":
-        """Selects inputs by an index, a slice, a mask (B,) or indices; the batch axis is kept."""
-        if isinstance(index, int):
-            index = range(len(self))[index]  # resolves negative indices, or raises IndexError
-            index = slice(index, index + 1)
-        return self._map(lambda tensor: tensor[index])
-
-    def __eq__(self, other: object) -> bool:
-        """Returns whether all tensors, thresholds and names are equal."""
-        if not isinstance(other, Prediction):
-            return NotImplemented
-        return all(
-            _equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def to(self, *args: Any, **kwargs: Any) -> "Prediction":
-        """Moves or converts all tensors, like `Tensor.to`; labels remain integers."""
-
-        def convert(tensor: Tensor) -> Tensor:
-            converted = tensor.to(*args, **kwargs)
-            return converted if tensor.is_floating_point() else converted.to(tensor.dtype)
-
-        return self._map(convert)
-
-    def _map(self, change: Callable[[Tensor], Any]) -> "Prediction":
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        tensors = {name: change(each) for name, each in values.items() if isinstance(each, Tensor)}
-        return replace(self, **tensors)
-
     def columns(self) -> dict[str, Tensor]:
         """Returns the tensors that the method provides, by their public names.
 
@@ -185,10 +136,6 @@ class Prediction:
             "accept": None if self.thresholds is None else self.accept,
         }
         return {name: tensor for name, tensor in named.items() if tensor is not None}
-
-    def numpy(self) -> dict[str, NDArray[Any]]:
-        """Returns `columns()` as NumPy arrays."""
-        return {name: tensor.cpu().numpy() for name, tensor in self.columns().items()}
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Returns `columns()` as JSON-able lists, with `class_name` and `reason` if they are available."""
@@ -229,11 +176,6 @@ class Prediction:
             for number, (label, probs) in enumerate(rows)
         ]
 
-    def to_frame(self) -> "pandas.DataFrame":
-        """Returns one row per input, with one column `probs.<class>` per class; needs pandas."""
-        pandas = import_optional("pandas", "to_frame()", "pandas")
-        return pandas.json_normalize(self.records())  # type: ignore[no-any-return]
-
     @property
     def dirichlet(self) -> Dirichlet:
         """The predicted Dirichlet distribution."""
@@ -253,11 +195,6 @@ class Prediction:
     def alpha0(self) -> Tensor:
         """Precision α₀ = Σ_c α_c (B,)."""
         return self.dirichlet.precision
-
-    @property
-    def accept(self) -> Tensor:
-        """Whether each prediction (B,) is within the thresholds."""
-        return accepts(self._limits, self.scores())
 
     @property
     def reason(self) -> list[str]:
@@ -283,15 +220,6 @@ class Prediction:
             )
         ]
 
-    @property
-    def _limits(self) -> Mapping[str, float]:
-        if self.thresholds is None:
-            raise ValueError(
-                "the prediction has no thresholds; expected a calibrated classifier: call "
-                "model.calibrate(loader, target=...) with held-out data first"
-            )
-        return self.thresholds.limits
-
     def _between(self, pair: Sequence[int]) -> str:
         names = [str(c) if self.class_names is None else self.class_names[c] for c in sorted(pair)]
         return f"between classes {' and '.join(names)}"
@@ -309,9 +237,3 @@ class Prediction:
 def _rest_of_max(probs: Tensor) -> Tensor:
     """Returns 1 − max_c probs (B,) as the sum of the other classes, which keeps values below rounding."""
     return probs.scatter(-1, probs.argmax(-1, keepdim=True), 0.0).sum(-1)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return torch.equal(one, other)
-    return type(one) is type(other) and bool(one == other)

@@ -11,7 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from daedl import methods, networks
 from daedl.description import Description, Named
-from daedl.methods import Method
+from daedl.methods.base import BaseMethod
+from daedl.methods.ensembled import Ensembled
 from daedl.networks import Network
 from daedl.outputs import Outputs, evaluating
 from daedl.spectral import SpectralNorm, normalization, remove_spectral_norm, spectral_normalize
@@ -39,7 +40,7 @@ class Rebuilt(NamedTuple):
     """A network with its weights, its resolved method, and zero outputs of the shapes for one input."""
 
     network: Network
-    method: Method
+    method: BaseMethod
     outputs: Outputs
 
 
@@ -47,7 +48,7 @@ def rebuild(
     weights: Mapping[str, Tensor],
     description: Description,
     network: Network | None,
-    method: Method | None,
+    method: BaseMethod | None,
 ) -> Rebuilt:
     """Builds the network for `method`, and loads `weights`.
 
@@ -65,7 +66,7 @@ def rebuild(
 
 
 def restore(
-    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], method: Method
+    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], method: BaseMethod
 ) -> nn.Module:
     """Rebuilds the fitted state of `method`."""
     values = sum(each.numel() for each in tensors.values())
@@ -116,7 +117,9 @@ def _network(saved: Named) -> Network:
     return networks.build(saved.name, **saved.arguments)
 
 
-def _prepared(network: Network, method: Method, description: Description) -> tuple[Network, Method]:
+def _prepared(
+    network: Network, method: BaseMethod, description: Description
+) -> tuple[Network, BaseMethod]:
     """Prepares `network` as the saved one was; returns also the resolved method."""
     network.to(getattr(torch, description.dtype)).eval()
     spectral = None if description.spectral is None else SpectralNorm(**description.spectral)
@@ -125,7 +128,7 @@ def _prepared(network: Network, method: Method, description: Description) -> tup
     elif getattr(method, "member", method).spectral == "auto":
         method = _with_norm(method, spectral)
     method = method.resolved(network)
-    if isinstance(method, methods.Ensemble) and not isinstance(network, networks.Members):
+    if isinstance(method, Ensembled) and not isinstance(network, networks.Members):
         # Copies suffice, because their weights are loaded later.
         copies = [copy.deepcopy(network) for _ in range(method.size - 1)]
         network = networks.Members([network, *copies])
@@ -136,9 +139,9 @@ def _prepared(network: Network, method: Method, description: Description) -> tup
     return network, method
 
 
-def _with_norm(method: Method, spectral: SpectralNorm | None) -> Method:
+def _with_norm(method: BaseMethod, spectral: SpectralNorm | None) -> BaseMethod:
     """The method, or that of the members, with another spectral normalisation."""
-    if isinstance(method, methods.Ensemble):
+    if isinstance(method, Ensembled):
         return replace(method, member=_with_norm(method.member, spectral))
     return replace(method, spectral=spectral)
 
@@ -165,7 +168,7 @@ def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     }
 
 
-def _outputs(network: Network, method: Method) -> Outputs:
+def _outputs(network: Network, method: BaseMethod) -> Outputs:
     """Zeros with the shapes of the outputs for one input."""
     with evaluating(network), torch.no_grad():
         features, logits, parts = method.forward(network, network.blank())

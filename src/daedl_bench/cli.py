@@ -9,11 +9,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from daedl.cli.bulk import EngineOption, Workers
 from daedl.cli.common import Threads, report_errors, report_warnings, using_threads
 from daedl.cli.memory import keep_freed_memory
 from daedl.demo.training import Progress
+from daedl.engines import LOCAL
 from daedl.storage import require_folder
-from daedl_bench import cli_data, datasets, estimate, report, runner, spec, studies
+from daedl_bench import cli_data, datasets, estimate, report, robustness, runner, spec, studies
 from daedl_bench.options import (
     RESULTS,
     CacheFolder,
@@ -87,6 +89,8 @@ def run_experiment(
             min=0, help="Minutes per training; by default the number of epochs is the protocol's."
         ),
     ] = None,
+    engine: EngineOption = LOCAL,
+    workers: Workers = None,
     threads: Threads = None,
 ) -> None:
     """Train and measure what is missing, and append the rows; resumes after an interruption."""
@@ -111,6 +115,8 @@ def run_experiment(
             seeds=chosen,
             networks=networks,
             budget=budget,
+            engine=engine,
+            workers=workers,
         )
     for failure in failures:
         typer.secho(f"failed: {failure}", fg="red", err=True)
@@ -139,3 +145,20 @@ def write_report(
             load=partial(datasets.load, root=data, download=False),
         )
     typer.echo(f"the report is at {path}")
+
+
+@app.command("robustness")
+def run_campaign(
+    only: Annotated[
+        str, typer.Option(help="Some of the parts, separated by commas; by default all.")
+    ] = "",
+    scale: Annotated[
+        float, typer.Option(min=0, help="Share of the attempts; 1 takes about ten minutes.")
+    ] = 1.0,
+    results: ResultsFolder = RESULTS,
+) -> None:
+    """Kill, fuzz and overload what is installed, and append the figures to robustness.jsonl; Linux only."""
+    with report_errors(OSError, ValueError):
+        require_folder(results, "choose another with --results")
+        met = robustness.run(names(only), scale, results / "robustness.jsonl")
+    raise typer.Exit(0 if met else 1)

@@ -43,7 +43,7 @@ def epoch_seconds(protocol: Protocol, method: Method) -> float:
 
 
 def within(protocol: Protocol, method: Method, minutes: float) -> Protocol:
-    """The protocol with as many epochs as fit into `minutes` at the measured speed; its name tells them."""
+    """The protocol with as many epochs as fit into `minutes`, and a name that states their number."""
     number = int(60 * minutes / epoch_seconds(protocol, method.training_method()))
     if number < 1:
         raise ValueError(
@@ -61,7 +61,7 @@ def epochs(catalogue: Catalogue, experiment: Experiment, protocol: Protocol) -> 
     for label in experiment.methods:
         method = catalogue.method(label, protocol)
         phases = getattr(method, "member", method).training_method().phases()
-        # None stands for the protocol's number of epochs.
+        # None means the protocol's number of epochs.
         lengths = [each.max_epochs for each in phases]
         total = sum(protocol.training["max_epochs"] if each is None else each for each in lengths)
         most |= dict.fromkeys(Trial(protocol, method, 0).networks, total)

@@ -1,4 +1,4 @@
-"""Failures of a run, which goes on with the rest."""
+"""Failures of a run, which continues with the other trials."""
 
 from dataclasses import dataclass
 

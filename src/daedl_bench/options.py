@@ -33,12 +33,13 @@ Methods = Annotated[str, typer.Option(help="Labels of methods, separated by comm
 
 def cache_folder(data: Path | None, cache: Path | None) -> Path:
     """The folder that the options name."""
-    return expand_user(cache or datasets.data_root(data) / "runs")
+    return expand_user(cache or datasets.data_root(data) / "runs").absolute()
 
 
 def workspace(data: Path | None, cache: Path | None, progress: Progress = SILENT) -> Workspace:
     """The workspace that the options name."""
-    return Workspace(partial(datasets.load, root=data), Cache(cache_folder(data, cache)), progress)
+    root = datasets.data_root(data).absolute()  # engines have other current folders
+    return Workspace(partial(datasets.load, root=root), Cache(cache_folder(data, cache)), progress)
 
 
 def names(text: str) -> list[str]:

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from daedl import evaluate
+from daedl.engines import LOCAL, connect
 from daedl.evaluate import Measured
 from daedl.prediction import Prediction
 from daedl_bench import estimate, results, two_moons
@@ -40,6 +42,8 @@ def run(
     seeds: Iterable[int] = (0,),
     networks: bool = False,
     budget: float | None = None,
+    engine: str = LOCAL,
+    workers: int | None = None,
 ) -> list[Failure]:
     """Measure the rows of an experiment that the file `path` lacks; a failure doesn't stop the rest.
 
@@ -48,7 +52,8 @@ def run(
     measured, as every OOD dataset is compared with them. Without the training images only
     trials whose networks are in the cache run. With `networks`, networks that the cache lacks are
     trained although all their rows exist. `budget` is the time of one training in minutes; the number of
-    epochs follows from the measured speed.
+    epochs follows from the measured speed. `engine` and `workers` are those of `daedl.engines.connect`:
+    with "ray", jobs that need different networks run at the same time, on machines that share the folders.
     """
     results.commit()  # before training, as the checkout may change meanwhile
     experiment, failures = catalogue.experiment(name), Failures(workspace.progress)
@@ -70,19 +75,50 @@ def run(
         or (networks and not workspace.is_trained(trial))
     ]
     jobs, generated = _loadable(jobs, experiment, workspace, failures)
-    for job in jobs:
-        workspace.progress.starts(f"{experiment.name} · {chosen.name} · {job}")
-        try:
-            predictor = workspace.prepare(job.trial)
-        except Exception as error:
-            failures.add(str(job), error)
-            continue
-        for unit in job.units:
-            try:
-                append_missing(path, experiment, job.label, predictor, unit, made=unit in generated)
-            except Exception as error:
-                failures.add(f"{job}, {unit}", error)
+    measure = partial(_Measure, workspace, path.absolute(), experiment, generated)
+    with connect(engine, workers) as connected:
+        for failed in connected.map(measure, _cells(jobs)):
+            failures.extend(failed)
     return failures
+
+
+def _cells(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Jobs that share a network together, as only one process at a time trains it."""
+    cells: dict[str, list[Job]] = {}
+    for job in jobs:
+        cells.setdefault(min(job.trial.networks), []).append(job)
+    return list(cells.values())
+
+
+class _Measure:
+    """Trains and measures jobs in the process of an engine."""
+
+    def __init__(
+        self, workspace: Workspace, path: Path, experiment: Experiment, generated: set[str]
+    ) -> None:
+        self.workspace, self.path = workspace, path
+        self.experiment, self.generated = experiment, generated
+        results.commit()  # as in `run`
+
+    def __call__(self, jobs: Iterable[Job]) -> list[Failure]:
+        failures = Failures(self.workspace.progress)
+        for job in jobs:
+            protocol = job.trial.protocol.name
+            self.workspace.progress.starts(f"{self.experiment.name} · {protocol} · {job}")
+            try:
+                predictor = self.workspace.prepare(job.trial)
+            except Exception as error:
+                failures.add(str(job), error)
+                continue
+            for unit in job.units:
+                made = unit in self.generated
+                try:
+                    append_missing(
+                        self.path, self.experiment, job.label, predictor, unit, made=made
+                    )
+                except Exception as error:
+                    failures.add(f"{job}, {unit}", error)
+        return list(failures)
 
 
 def append_missing(

@@ -7,7 +7,7 @@ from pathlib import Path
 from pandas import DataFrame
 
 from daedl import figures
-from daedl.demo import maps, moons
+from daedl.demo import digits, maps, moons
 from daedl.demo.moons import Result, Settings
 from daedl.demo.training import Progress, Training
 from daedl.storage import write_atomically
@@ -63,7 +63,7 @@ def run(
                 write_atomically(picture, figures.png(maps.moons_maps(result)))
                 drawn = True
             if seed not in present:
-                results.append(path, rows_of(result))
+                results.append(path, rows_of(result, experiment=NAME, spec=spec))
         except Exception as error:
             failures.add(f"seed {seed}", error)
     measured = [row for row in results.load(path) if row.spec == spec]
@@ -71,15 +71,19 @@ def run(
         failures.add(claim, ValueError("contradicted by the rows"))
 
 
-def rows_of(result: Result) -> list[Row]:
-    """Every measured figure."""
-    shared = {"experiment": NAME, "seed": result.seed, "spec": key(result.settings)}
+def rows_of(result: Result | digits.Result, **shared: str) -> list[Row]:
+    """Every figure of one seed of a demo; `shared` are fields of the rows."""
     return [
         row
         for method, sets in result.measure().items()
         for data, measured in sets.items()
         for row in results.rows(
-            measured, method=method, data=data, seconds=result.trained[method].seconds, **shared
+            measured,
+            method=method,
+            data=data,
+            seed=result.seed,
+            seconds=result.trained[method].seconds,
+            **shared,
         )
     ]
 

@@ -231,7 +231,15 @@ def shift_rows(family, experiment):
 
 
 def test_corruptions_are_drawn_as_in_the_paper():
+    """One method's uncertainty grows with every severity, the other's falls."""
     rows = [*shift_rows("mnist-c", "stripes-shift"), *shift_rows("cifar10-c", "stripes-severity")]
+    circumstances = {"experiment": "stripes-severity", "protocol": "stripes-tiny"}
+    rows += [
+        row(method, name, "uncertainty", "aleatoric", "mean", sign * int(name[-1]), **circumstances)
+        for method, sign in (("daedl", 0.1), ("softmax", -0.1))
+        for members in corrupted_sets("cifar10-c").values()
+        for name in members
+    ]
     single, several = pictures.of_corruptions(Results(CATALOGUE, tuple(rows)))
     assert single.title == "MNIST-C, tiny protocol"
     assert [each.name.removeprefix("stripes-tiny-") for each in single.pictures] == [
@@ -241,30 +249,17 @@ def test_corruptions_are_drawn_as_in_the_paper():
     assert [each.name.removeprefix("stripes-tiny-cifar10-c-") for each in several.pictures] == [
         "aleatoric-aupr",
         "epistemic-aupr",
+        "growth-aleatoric",
         "grid-aleatoric-aupr",
         "grid-epistemic-aupr",
     ]
-    mean, *_, grid = several.pictures
+    mean, _, growth, _, grid = several.pictures
+    assert "DAEDL 100" in growth.caption
+    assert "Softmax -100" in growth.caption
     assert "mean over 19 corruptions" in mean.caption
     assert "each of 19 corruptions" in grid.caption
     assert mean.narrow is None
     assert grid.narrow not in (None, grid.data)
-
-
-def test_growth_of_the_uncertainty_is_its_rank_correlation_with_the_severity():
-    """One method's uncertainty grows with every severity, the other's falls."""
-    circumstances = {"experiment": "stripes-severity", "protocol": "stripes-tiny"}
-    rows = shift_rows("cifar10-c", "stripes-severity")
-    rows += [
-        row(method, name, "uncertainty", "aleatoric", "mean", sign * int(name[-1]), **circumstances)
-        for method, sign in (("daedl", 0.1), ("softmax", -0.1))
-        for members in corrupted_sets("cifar10-c").values()
-        for name in members
-    ]
-    _, several = pictures.of_corruptions(Results(CATALOGUE, tuple(rows)))
-    (growth,) = (each for each in several.pictures if "growth" in each.name)
-    assert "DAEDL 100" in growth.caption
-    assert "Softmax -100" in growth.caption
 
 
 def test_corruptions_without_rows_name_their_command():

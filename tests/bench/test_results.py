@@ -1,9 +1,8 @@
 """Rows: written, appended, read back, and summarised."""
 
 import json
+import multiprocessing
 import statistics
-import subprocess
-import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -59,20 +58,22 @@ def test_blank_lines_at_the_end_are_ignored(tmp_path: Path) -> None:
     assert results.load(path) == [a_row(), a_row()]
 
 
+def append_forty(path, method):
+    for seed in range(40):
+        results.append(path, [replace(a_row(method=method), data="d" * 3000, seed=seed)] * 3)
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_several_processes_append_to_one_file(tmp_path):
     """No row is lost."""
-    path = tmp_path / "rows.jsonl"
-    code = (
-        "import sys, pathlib; from daedl_bench import results\nfrom daedl.evaluate import Measured\n"
-        "for i in range(40):\n"
-        "    row = results.row(Measured('t', 's', 'm', i), experiment='e', method=sys.argv[2], "
-        "data='d' * 3000, seed=i, seconds=1.0)\n"
-        "    results.append(pathlib.Path(sys.argv[1]), [row] * 3)\n"
-    )
-    started = [
-        subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in ("a", "b")
-    ]
-    assert [each.wait() for each in started] == [0, 0]
+    path, context = tmp_path / "rows.jsonl", multiprocessing.get_context("fork")
+    started = [context.Process(target=append_forty, args=(path, name)) for name in ("a", "b")]
+    for each in started:
+        each.start()
+    for each in started:
+        each.join()
+    assert [each.exitcode for each in started] == [0, 0]
     found = results.load(path)
     assert len(found) == 240
     assert {(row.method, row.seed) for row in found} == {(m, i) for m in "ab" for i in range(40)}

@@ -28,7 +28,7 @@ def result():
 
 
 def test_daedl_alone_is_uncertain_away_from_the_data(result):
-    rows = two_moons.rows_of(result)
+    rows = two_moons.rows_of(result, experiment="two-moons")
     mean = {row.method: row.value for row in rows if (row.data, row.metric) == ("cluster", "mean")}
     assert mean["daedl"] > 0.95
     assert mean["edl"] < 0.3
@@ -39,7 +39,7 @@ def test_daedl_alone_is_uncertain_away_from_the_data(result):
 
 
 def test_claims_are_compared_with_the_rows(result):
-    rows = two_moons.rows_of(result)
+    rows = two_moons.rows_of(result, experiment="two-moons")
     verdict = two_moons.checks(results.frame(rows))
     assert len(verdict) == 4
     assert all(verdict.values()), verdict
@@ -60,7 +60,10 @@ def test_a_seed_with_rows_and_a_picture_is_not_run_again(result, tmp_path, monke
     monkeypatch.setattr(moons, "run", trained_before)
     path, cache = tmp_path / "two-moons.jsonl", Cache(tmp_path / "cache")
     space = Workspace(lambda *_: None, cache, Progress(show=False))
-    rows = [replace(row, spec=two_moons.key(SHIPPED)) for row in two_moons.rows_of(result)]
+    rows = [
+        replace(row, spec=two_moons.key(SHIPPED))
+        for row in two_moons.rows_of(result, experiment="two-moons")
+    ]
     results.save(path, rows)
     assert runner.run(SPECS, "two-moons", space, path, seeds=[1]) == []
     assert seeds == [1]  # for the picture, which is missing

@@ -174,15 +174,6 @@ def test_exported_classifier_agrees_with_pytorch(tmp_path):
     assert export.to_onnx(model, tmp_path / "m.onnx").path.exists()
 
 
-def test_two_processes_fit_the_density_of_one():
-    model = classifier()
-    daedl.fit(model, images(), images(30, 1), max_epochs=1, devices=2, progress=False)
-    distributed = model.fitted.density
-    single = model.fit_post_hoc([images()]).fitted.density
-    torch.testing.assert_close(distributed.scatter, single.scatter, rtol=1e-5, atol=1e-8)
-    assert distributed.parts == single.parts
-
-
 @pytest.mark.parametrize("method", ["ensemble", "f-edl", "dropout", "ddu", "mahalanobis", "knn"])
 def test_other_methods_take_several_depths(method, tmp_path):
     settings = {"size": 2, "member": DAEDL(normalize_features=True)} if method == "ensemble" else {}
@@ -199,10 +190,11 @@ def test_frozen_backbone_caches_all_depths(tmp_path):
     """The head sees the last block only, the density all of them."""
     torch.manual_seed(0)
     depths = {"features": ("stage3", "pool"), "pooling": "mean-std"}
+    settings = {"spectral": None, "covariance": "diagonal"}
     inputs, labels = images()
     data = (torch.nn.functional.interpolate(inputs, 32).repeat(1, 2, 1, 1)[:, :3], labels)
     models = [
-        daedl.Classifier(Backbone("efficientnet-lite0", 3, 32, **depths), "daedl", spectral=None)
+        daedl.Classifier(Backbone("efficientnet-lite0", 3, 32, **depths), **settings)
         for _ in range(2)
     ]
     models[1].load_state_dict(models[0].state_dict())

@@ -1,8 +1,4 @@
-"""Model files with a valid digest whose description is invalid, or describes more than the file contains."""
-
-import json
-import subprocess
-import sys
+"""Model files with a valid digest and an invalid description; large ones: daedl_bench.robustness.tiny."""
 
 import pytest
 import safetensors.torch
@@ -10,77 +6,8 @@ import torch
 
 import daedl
 from daedl import storage
-from daedl.networks import MLP, ConvNet, WhitenNet
-
-MIB = 2**20
-
-
-def saved(path, method="daedl", network=None, **settings):
-    """Saves a small fitted and calibrated model, and returns its tensors and description."""
-    torch.manual_seed(0)
-    network = network or MLP(4, 3, hidden=(8,))
-    model = daedl.Classifier(network, method, **settings)
-    data = torch.rand(90, *network.input_shape), torch.arange(90) % 3
-    model.fit_post_hoc(data).calibrate(data)
-    model.save(path)
-    return storage.load(path)
-
-
-def changed(description, keys, value):
-    """A copy of `description` with another value at the dotted `keys`."""
-    copy = json.loads(json.dumps(description))
-    *parents, last = keys.split(".")
-    entry = copy
-    for key in parents:
-        entry = entry[key]
-    entry[last] = value
-    return copy
-
-
-LARGE = [
-    ("daedl", MLP, "network.arguments.hidden", [25_000, 25_000]),
-    ("daedl", MLP, "network.arguments.hidden", [1] * 100_000),
-    ("daedl", MLP, "spectral.iterations", 10**9),
-    ("daedl", ConvNet, "network.arguments.image_size", 6000),
-    ("softmax", WhitenNet, "network.arguments.hidden", [10**6, 10**6]),
-    ("ensemble", MLP, "method.arguments.size", 20_000),
-    ("natpn", MLP, "method.arguments.depth", 50_000),
-    ("sngp", MLP, "method.arguments.width", 10**6),
-    ("dropout", MLP, "method.arguments.num_passes", 10**8),
-    ("nuq", MLP, "fitted.num_classes", 10**9),
-    ("adats", MLP, "fitted.num_features", 10**9),
-]
-NETWORKS = {
-    MLP: lambda: MLP(4, 3, hidden=(8,)),
-    ConvNet: lambda: ConvNet(1, 3, image_size=8, channels=4),
-    WhitenNet: lambda: WhitenNet(1, 3, image_size=8, hidden=(4, 4)),
-}
-
-
-@pytest.mark.slow
-def test_large_descriptions_take_little_memory(tmp_path):
-    """Also bounds the work: each of these files took gigabytes or minutes."""
-    path = tmp_path / "model.daedl"
-    for number, (method, network, keys, value) in enumerate(LARGE):
-        settings = {"epochs": 1} if method == "adats" else {}
-        tensors, description = saved(path, method, NETWORKS[network](), **settings)
-        storage.save(tmp_path / f"{number}.large", tensors, changed(description, keys, value))
-    script = """
-import pathlib, resource, sys, daedl
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-daedl.Classifier.load(sys.argv[1])
-before = peak()
-for path in sorted(pathlib.Path(sys.argv[1]).parent.glob("*.large")):
-    try:
-        daedl.Classifier.load(path)
-        print(path.name, "was loaded")
-    except ValueError as error:
-        if peak() > before + 50:
-            print(path.name, peak() - before, "MiB")
-"""
-    command = [sys.executable, "-c", script, str(path)]
-    assert subprocess.check_output(command, text=True) == ""
+from daedl.networks import MLP
+from daedl_bench.robustness.tiny import changed, saved
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,16 @@ def test_one_cycle_follows_its_shares():
     assert rates[-1] == pytest.approx(0.02)
 
 
+@pytest.mark.parametrize("steps", range(1, 9))
+def test_one_cycle_has_a_rate_for_every_number_of_steps(steps):
+    optimizer = sgd(2.0)([nn.Parameter(torch.zeros(3))])
+    schedule = OneCycle().build(optimizer, steps)
+    for _ in range(steps - 1):
+        optimizer.step()
+        schedule.step()
+        assert 0 < optimizer.param_groups[0]["lr"] <= 2
+
+
 def test_fit_takes_sgd_and_one_cycle(blobs):
     model = daedl.Classifier(MLP(4, 3, (16,)), "softmax", preprocess=None)
     options = {"max_epochs": 5, "optimizer": sgd(0.1), "schedule": OneCycle(), **QUIET}

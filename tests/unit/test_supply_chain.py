@@ -14,7 +14,7 @@ LOCK = (ROOT / "requirements.lock").read_text("utf-8")
 
 def requirements() -> list[Requirement]:
     """Requirements of the library and of the extras that `dev` contains, without the library itself."""
-    names = ("export", "serve", "pretrained", "dev")
+    names = ("export", "serve", "pretrained", "text", "ray", "dev")
     extras = [each for name in names for each in PROJECT["optional-dependencies"][name]]
     required = map(Requirement, [*PROJECT["dependencies"], *extras])
     return [each for each in required if each.name != PROJECT["name"]]

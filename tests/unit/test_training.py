@@ -26,6 +26,7 @@ import daedl
 from daedl.data.loaders import in_order
 from daedl.density.fitting import FLOAT32_AGREEMENT
 from daedl.networks import MLP, ConvNet
+from daedl.training.checkpoint import Checkpoint
 from daedl.training.randomness import seed_epoch
 
 fit = partial(daedl.fit, accelerator="cpu", progress=False)
@@ -448,8 +449,12 @@ def test_checkpoints_of_other_runs_and_damaged_ones_are_rejected(blobs, tmp_path
     with pytest.raises(ValueError, match=r"another run \(learning rate is 0.001 .*1e-05"):
         fit(model(), blobs, max_epochs=2, checkpoint=path, resume=True, learning_rate=1e-5)
     whole = path.read_bytes()
-    torch.save({**torch.load(path, weights_only=True), "best_epoch": "last"}, path)
+    # As earlier versions wrote them, without a digest.
+    torch.save({**vars(Checkpoint.load(path)), "best_epoch": "last"}, path)
     with pytest.raises(ValueError, match=r"not a training checkpoint.*best_epoch"):
+        fit(model(), blobs, max_epochs=1, checkpoint=path, resume=True)
+    path.write_bytes(whole[:-2000] + bytes([whole[-2000] ^ 1]) + whole[-1999:])
+    with pytest.raises(ValueError, match="digest"):
         fit(model(), blobs, max_epochs=1, checkpoint=path, resume=True)
     path.write_bytes(whole[:500])
     with pytest.raises(ValueError, match="not a training checkpoint"):

@@ -8,12 +8,12 @@ from typer.core import TyperCommand, TyperGroup
 
 # Commands with their summaries, which help shows without importing torch.
 COMMANDS = {
-    "train": "Train a classifier on a folder of images.",
+    "train": "Train a classifier on a folder of images, or on texts.",
     "evaluate": "Measure accuracy, calibration and OOD detection.",
     "calibrate": "Choose which predictions to accept, on held-out images.",
     "refit": "Fit the density again with other settings, without training.",
     "info": "Describe a model: method, training data, density, thresholds.",
-    "predict": "Predict classes and uncertainties of images.",
+    "predict": "Predict classes and uncertainties of images or texts.",
     "export": "Write a model as one ONNX or torch.export graph.",
     "serve": "Serve a model over HTTP, with a web page.",
     "demo": "Train three methods on two moons and digits; write a report.",

@@ -13,12 +13,8 @@ from daedl.backbones.efficientnet_lite0 import NAME as LITE0
 from daedl.backbones.efficientnet_lite0 import PACKAGE
 from daedl.classifier import Classifier
 from daedl.cli.common import report_warnings
-from daedl.data import ImageSet, augmentation
-from daedl.training import History, fit, fit_frozen
-
-# Fine-tuning starts from a trained head, so it needs few epochs at a lower rate (chosen).
-FINETUNE_EPOCHS = 5
-FINETUNE_RATE = 0.1  # times --learning-rate
+from daedl.data import ImageSet, Labelled, augmentation
+from daedl.training import History, Recipe, finetuning, fit, fit_frozen
 
 Name = Annotated[
     str | None,
@@ -55,9 +51,9 @@ def load(backbone: str, network: str, size: int | None, grey: bool | None) -> Pr
     return backbones.pretrained(backbone, size)
 
 
-def recommendation(images: ImageSet) -> str:
+def recommendation(images: Labelled) -> str:
     """Recommends a backbone for colour images, with the command that installs it; empty for grey ones."""
-    if images.shape[0] != 3:
+    if not isinstance(images, ImageSet) or images.shape[0] != 3:
         return ""
     installed = find_spec(PACKAGE) is not None
     return f"For photographs, --backbone {LITE0} is more accurate and trains faster" + (
@@ -65,15 +61,20 @@ def recommendation(images: ImageSet) -> str:
     )
 
 
+def cache_folder(cache: str | None) -> str | None:
+    """The argument of `fit_frozen` for --cache."""
+    return {None: "default", "none": None}.get(cache, cache)
+
+
 def fit_head(
     model: Classifier,
-    training: ImageSet,
-    held_out: ImageSet,
+    training: Labelled,
+    held_out: Labelled,
     *,
     cache: str | None,
     finetune: bool,
     augment: Sequence[str],
-    batch_size: int,
+    recipe: Recipe,
     checkpoint: Path,
     resume: bool,
     **options: Any,
@@ -81,6 +82,7 @@ def fit_head(
     """Trains the head, and with `finetune` then also the last stages of the backbone.
 
     Arguments:
+        recipe: for the head.
         cache: folder for features, None for the default one, "none" for none.
         augment: names of augmentations.
         options: of `daedl.fit`.
@@ -90,25 +92,32 @@ def fit_head(
             f"--augment is {','.join(augment)} with a frozen backbone, whose features are computed once; "
             "expected flip or nothing: add --finetune, or leave the others out"
         )
-    folder = {None: "default", "none": None}.get(cache, cache)
-    flip = "flip" in augment
+    folder, flip = cache_folder(cache), "flip" in augment
     with report_warnings():
         history = fit_frozen(
-            model, training, held_out, flip=flip, cache=folder, batch_size=batch_size, **options
+            model,
+            training,
+            held_out,
+            flip=flip,
+            cache=folder,
+            batch_size=recipe.batch_size,
+            **{**recipe.options(), **options},
         )
     if not finetune:
         return history
     network: Any = model.network.plain
     network.freeze(network.finetuned)
-    options["learning_rate"] *= FINETUNE_RATE
-    options["max_epochs"] = min(options["max_epochs"], FINETUNE_EPOCHS)
-    change, seed = augmentation(augment), options["seed"]
+    batches: Any = training
+    if isinstance(training, ImageSet):
+        change, seed = augmentation(augment), options["seed"]
+        batches = training.batches(recipe.batch_size, shuffle=True, seed=seed, augment=change)
     return fit(
         model,
-        training.batches(batch_size, shuffle=True, seed=seed, augment=change),
+        batches,
         held_out,
+        batch_size=recipe.batch_size,
         fit_data=training,
         checkpoint=checkpoint,
         resume=resume,
-        **options,
+        **{**finetuning(recipe, network).options(), **options},
     )

@@ -5,19 +5,21 @@ from typing import Annotated
 
 import typer
 
+from daedl.cli import tables
 from daedl.cli.common import Device
 from daedl.cli.images import (
     Force,
     ModelFile,
     ModelOut,
     SkipBroken,
-    load_model,
+    load_any,
     model_output,
     read_known,
 )
 from daedl.cli.results import require_output_file
+from daedl.regressor import Regressor
 from daedl.selective import MaxErrorRate, MaxRejectionRate, On, Target
-from daedl.storage import write_atomically
+from daedl.storage import expand_user, write_atomically
 
 
 def calibrate(
@@ -27,7 +29,7 @@ def calibrate(
         typer.Option(
             metavar="PATH",
             help="Held-out images of known classes: a folder with one subfolder per class, or a .npz "
-            "file.",
+            "file; a CSV file for a regressor.",
         ),
     ],
     reject: Annotated[
@@ -37,6 +39,10 @@ def calibrate(
     error: Annotated[
         float | None,
         typer.Option(help="Maximum error rate of accepted in-distribution images, such as 0.01."),
+    ] = None,
+    width: Annotated[
+        float | None,
+        typer.Option(help="For a regressor: largest width of accepted 90% intervals."),
     ] = None,
     delta: Annotated[
         float, typer.Option(help="With --error: the probability that the guarantee fails.")
@@ -65,13 +71,19 @@ def calibrate(
     """
     from daedl import figures  # noqa: PLC0415 (imports matplotlib, which is slow)
 
-    target = _target(reject, error, delta)
     destination = model_output(model, out, force)
     plot = plot or destination.with_name(f"{destination.name}.risk.png")
     if plot.suffix.lower() != ".png":
         raise ValueError(f"--plot is {plot}; expected a file name that ends in .png: rename it")
     require_output_file(plot, "--plot", model)
-    classifier = load_model(model, device)
+    classifier = load_any(model, device)
+    if isinstance(classifier, Regressor):
+        rule = tables.target(width, reject, error, delta)
+        typer.echo(classifier.calibrate(expand_user(data), rule))
+        classifier.save(destination)
+        typer.echo(f"Saved the model to {destination}.")
+        return
+    target = _target(reject, error, delta)
     held_out = read_known(data, classifier, skip_broken)
     thresholds = classifier.calibrate(held_out, target, on)
     prediction = classifier.predict(held_out).to("cpu")

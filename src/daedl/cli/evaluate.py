@@ -9,11 +9,12 @@ from rich.table import Table
 
 from daedl import evaluate as tasks
 from daedl import metrics
-from daedl.cli import results
+from daedl.cli import results, tables
 from daedl.cli.common import Device
-from daedl.cli.images import ModelFile, SkipBroken, load_model, read_known, read_unknown
+from daedl.cli.images import ModelFile, SkipBroken, load_any, read_known, read_unknown
 from daedl.evaluate import Measured
 from daedl.prediction import Prediction
+from daedl.regressor import Regressor
 from daedl.storage import write_atomically
 
 
@@ -23,14 +24,15 @@ def evaluate(
         str,
         typer.Option(
             "--id",
-            help="Images of known classes: a folder with one subfolder per class, or a .npz file.",
+            help="Images of known classes: a folder with one subfolder per class, or a .npz file; or a CSV "
+            "file of texts, or for a regressor.",
         ),
     ],
     unknown: Annotated[
         list[str] | None,
         typer.Option(
             "--ood",
-            help="OOD images: a folder, flat or nested, or a .npz file; may be repeated.",
+            help="OOD images: a folder, flat or nested, or a .npz file; or a file of texts; may be repeated.",
         ),
     ] = None,
     form: results.FormatOption = results.Format.TABLE,
@@ -45,12 +47,15 @@ def evaluate(
     skip_broken: SkipBroken = False,
     device: Device = "cpu",
 ) -> None:
-    """Evaluate a model on images of known classes, and its uncertainty scores on OOD images.
+    """Evaluate a model on data of known classes, and its uncertainty scores on OOD data.
 
     Values are fractions, except for the log loss. In-distribution is the positive class.
     """
     _require_outputs(model, out, report)
-    classifier = load_model(model, device)
+    classifier = load_any(model, device)
+    if isinstance(classifier, Regressor):
+        tables.evaluate(classifier, known, form, out)
+        return
     inside = read_known(known, classifier, skip_broken)
     # All datasets are read before any prediction, so that a wrong path fails immediately.
     outside = {source: read_unknown(source, classifier, skip_broken) for source in unknown or []}
@@ -59,7 +64,9 @@ def evaluate(
     records = _records(known, tasks.classification(prediction, inside.labels), prediction)
     for source, other in others.items():
         records += _records(source, tasks.ood_detection(prediction, other), other)
-    results.write_records(records, _table(records, list(prediction.scores())), form, out)
+    results.write_records(
+        records, _table(records, list(prediction.scores()), inside.noun), form, out
+    )
     if report is not None:
         from daedl.report import evaluation  # noqa: PLC0415 (imports matplotlib, which is slow)
 
@@ -98,11 +105,11 @@ def _records(
     ]
 
 
-def _table(records: Sequence[results.Record], scores: Sequence[str]) -> Table:
+def _table(records: Sequence[results.Record], scores: Sequence[str], noun: str) -> Table:
     """One row per dataset and metric, one column per uncertainty score."""
     values: dict[tuple[str, str, str], dict[str, float]] = {}
     for record in records:
-        data = f"{record['data']} ({record['images']} images)"
+        data = f"{record['data']} ({record['images']} {noun})"
         row = values.setdefault((data, record["task"], record["metric"]), {})
         # Metrics of probabilities or labels have no uncertainty score: they use the first column.
         row[record["score"] if record["score"] in scores else ""] = record["value"]

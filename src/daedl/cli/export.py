@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from daedl.cli.images import ModelFile, load_model
+from daedl.cli.images import ModelFile, load_any
 from daedl.cli.results import require_output_file
 from daedl.export import TOLERANCE, ExportedFile, to_onnx, to_pt2
 
@@ -36,7 +36,7 @@ def export(
     """
     write = _writer(out)
     require_output_file(out, "OUT", force=force)
-    exported = write(load_model(model), out, tolerance=tolerance)
+    exported = write(load_any(model), out, tolerance=tolerance)
     typer.echo(str(exported))
 
 

@@ -8,9 +8,10 @@ import typer
 from daedl.classifier import Classifier
 from daedl.cli.common import report_warnings, select_device
 from daedl.cli.results import require_output_file
-from daedl.data import ImageSet, Preprocess
-from daedl.data.read import read_for
+from daedl.data import InputKind, Labelled
+from daedl.loading import load
 from daedl.names import names_or_numbers
+from daedl.regressor import Regressor
 from daedl.storage import expand_user
 
 ModelFile = Annotated[
@@ -29,11 +30,22 @@ SkipBroken = Annotated[
 ]
 
 
-def load_model(path: Path, device: str = "cpu") -> Classifier:
-    """Loads a classifier to `device` and reports warnings."""
+def load_any(path: Path, device: str = "cpu") -> Classifier | Regressor:
+    """Loads a model to `device` and reports warnings."""
     place = select_device(device)
     with report_warnings():
-        return Classifier.load(path).to(place)
+        return load(path).to(place)
+
+
+def load_model(path: Path, device: str = "cpu") -> Classifier:
+    """Loads a classifier to `device` and reports warnings."""
+    model = load_any(path, device)
+    if isinstance(model, Regressor):
+        raise ValueError(
+            f"{path} predicts numbers; expected a classifier of images: use daedl predict, evaluate, "
+            "calibrate, info, export or serve, or Regressor.load in Python"
+        )
+    return model
 
 
 def model_output(model: Path, out: Path | None, force: bool) -> Path:
@@ -43,21 +55,19 @@ def model_output(model: Path, out: Path | None, force: bool) -> Path:
     return path
 
 
-def read_known(source: str, model: Classifier, skip_broken: bool = False) -> ImageSet:
-    """Reads labelled images of the classes of `model`."""
+def read_known(source: str, model: Classifier, skip_broken: bool = False) -> Labelled:
+    """Reads labelled samples of the classes of `model`."""
     return _read(source, model, labelled=True, skip_broken=skip_broken)
 
 
-def read_unknown(source: str, model: Classifier, skip_broken: bool = False) -> ImageSet:
-    """Reads unlabelled images."""
+def read_unknown(source: str, model: Classifier, skip_broken: bool = False) -> Labelled:
+    """Reads unlabelled samples."""
     return _read(source, model, labelled=False, skip_broken=skip_broken)
 
 
-def _read(source: str, model: Classifier, **options: bool) -> ImageSet:
+def _read(source: str, model: Classifier, **options: bool) -> Labelled:
     with report_warnings():
-        return read_for(
-            expand_user(source), require_preprocess(model), class_names(model), **options
-        )
+        return require_preprocess(model).read(expand_user(source), class_names(model), **options)
 
 
 def class_names(model: Classifier) -> list[str]:
@@ -65,7 +75,7 @@ def class_names(model: Classifier) -> list[str]:
     return names_or_numbers(model.class_names, model.network.num_classes)
 
 
-def require_preprocess(model: Classifier) -> Preprocess:
+def require_preprocess(model: Classifier) -> InputKind:
     """Returns the preprocessing of `model`; raises if it has none."""
     if model.preprocess is None:
         raise ValueError(

@@ -1,6 +1,7 @@
 """`daedl info`: describe a model file."""
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -12,14 +13,16 @@ from torch import nn
 
 from daedl import storage
 from daedl.classifier import Classifier
-from daedl.cli.images import ModelFile, class_names, load_model
+from daedl.cli.images import ModelFile, class_names, load_any
 from daedl.cli.results import printable
 from daedl.density import DensityScorer, GaussianDensity
+from daedl.regressor import Regressor
 
 # Width of the column of names (chosen for the longest one).
 INDENT = 14
 # Class names and samples per class that are shown; --json has all of them (chosen).
 SHOWN = 10
+LONGEST = 60  # characters of a value, such as the contents of a tokenizer (chosen)
 
 
 def info(
@@ -28,7 +31,7 @@ def info(
 ) -> None:
     """Describe a model: network, method, training, density, thresholds, revisions."""
     path = storage.expand_user(model)
-    described = describe(load_model(path))  # before the file's status, as it may not exist
+    described = describe(load_any(path))  # before the file's status, as it may not exist
     description = {"file": _file(path), **described}
     if as_json:
         typer.echo(json.dumps(description, indent=2))
@@ -39,8 +42,8 @@ def info(
             typer.echo(f"{'' if number else head:{INDENT}}{printable(line)}")
 
 
-def describe(model: Classifier) -> dict[str, Any]:
-    """Returns a JSON-able description of a classifier."""
+def describe(model: Classifier | Regressor) -> dict[str, Any]:
+    """Returns a JSON-able description of a model."""
     network, thresholds = model.network, model.thresholds
     return {
         "network": {
@@ -53,7 +56,8 @@ def describe(model: Classifier) -> dict[str, Any]:
             "preprocess": None if model.preprocess is None else model.preprocess.settings(),
         },
         "method": {"name": model.method.name, "settings": model.method.arguments()},
-        "classes": class_names(model),
+        "classes": class_names(model) if isinstance(model, Classifier) else None,
+        "table": None if model.scaling is None else asdict(model.scaling),
         "trained_on": None if model.trained_on is None else dict(model.trained_on),
         "fit": None if model.fitted is None else _fit(model.fitted),
         "revisions": [asdict(each) for each in model.revisions],
@@ -101,11 +105,12 @@ def _texts(description: Mapping[str, Any]) -> dict[str, list[str]]:
             *_lines(network["arguments"]),
         ],
         "input": [
-            " x ".join(map(str, inputs["shape"])),
+            " x ".join(map(str, inputs["shape"])) or "texts",
             *(["prepared outside of the model"] if preprocess is None else _lines(preprocess)),
         ],
         "method": [method["name"], *_lines(method["settings"])],
-        "classes": [f"{len(classes)}: {_some(classes)}"],
+        **({} if classes is None else {"classes": [f"{len(classes)}: {_some(classes)}"]}),
+        **_table(description["table"]),
         "trained on": _training(description["trained_on"]),
         "fit": ["none"] if fit is None else _lines(fit),
         "revisions": [
@@ -117,12 +122,32 @@ def _texts(description: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
+def _table(scaling: Mapping[str, Any] | None) -> dict[str, list[str]]:
+    """Returns the columns of a regressor: names, means and standard deviations."""
+    parts = {} if scaling is None else {name: scaling[name] for name in ("targets", "features")}
+    return {
+        name: [_some([f"{n} ({m:.4g} ± {s:.4g})" for n, m, s in zip(names, *numbers, strict=True)])]
+        for name, part in parts.items()
+        if part is not None
+        for numbers in [(part["mean"], part["std"])]
+        for names in [part["names"] or list(map(str, range(len(part["mean"]))))]
+    }
+
+
 def _training(record: Mapping[str, Any] | None) -> list[str]:
     if record is None:
         return ["not recorded: trained in Python, or by an earlier version"]
+    if "rmse" in record:
+        return [
+            f"{record['samples']} rows of {record['data']} (digest {record['digest']}); "
+            f"{record['held_out']} held out",
+            f"{record['epochs']} epochs, best {record['best_epoch']}, on held-out rows RMSE "
+            f"{record['rmse']:.4g}, NLL {record['nll']:.4g}; seed {record['seed']}, daedl "
+            f"{record['version']}",
+        ]
     counts = record["samples_per_class"]
     return [
-        f"{record['samples']} images of {record['data']} (digest {record['digest']}), "
+        f"{record['samples']} samples of {record['data']} (digest {record['digest']}), "
         f"{min(counts)} to {max(counts)} per class; {record['held_out']} held out",
         f"{record['epochs']} epochs, best {record['best_epoch']}, accuracy on held-out images "
         f"{record['accuracy']:.2%}; seed {record['seed']}, daedl {record['version']}",
@@ -157,7 +182,7 @@ def _value(value: Any) -> str:
         return ", ".join(f"{name} {_value(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
         return _some([_value(each) for each in value])
-    return str(value)
+    return textwrap.shorten(str(value), LONGEST)
 
 
 def _some(values: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from daedl.classifier import Classifier
 from daedl.cli.results import printable
-from daedl.data import ImageSet
+from daedl.data import Labelled
 from daedl.training import History
 
 
@@ -20,18 +20,17 @@ def shorten(names: Sequence[str]) -> str:
     return textwrap.shorten(", ".join(map(printable, names)), 100, placeholder=" ...")
 
 
-def description(training: ImageSet, held_out: ImageSet, model: Classifier) -> str:
-    """Describes the images, method and network before training."""
-    channels, size, _ = training.shape
+def description(training: Labelled, held_out: Labelled, model: Classifier) -> str:
+    """Describes the data, method and network before training."""
     return (
-        f"{len(training)} training images, {len(held_out)} held out, {size}x{size} pixels, "
-        f"{'grey' if channels == 1 else 'colour'}; {training.num_classes} classes: "
+        f"{len(training)} training {training.noun}, {len(held_out)} held out, {training.summary}; "
+        f"{training.num_classes} classes: "
         f"{shorten(training.names)}\n{model.method.name}, {type(model.network.plain).__name__}"
     )
 
 
 def training_record(
-    training: ImageSet, held_out: ImageSet, history: History, options: Mapping[str, Any]
+    training: Labelled, held_out: Labelled, history: History, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Describes the training for the model file.
 
@@ -52,12 +51,14 @@ def training_record(
     }
 
 
-def summary(history: History, data: str, out: Path, configuration: Path) -> str:
+def summary(
+    history: History, data: str, out: Path, configuration: Path, noun: str = "images"
+) -> str:
     """Describes the result of training and the next commands."""
     quoted = shlex.quote(str(out))
     best = history.epochs[history.best_epoch]
     lines = [
-        f"accuracy on held-out images {best.val_accuracy:.2%}, best epoch {history.best_epoch + 1} of "
+        f"accuracy on held-out {noun} {best.val_accuracy:.2%}, best epoch {history.best_epoch + 1} of "
         f"{len(history.epochs)}"
     ]
     if history.density_effect is not None:
@@ -69,7 +70,7 @@ def summary(history: History, data: str, out: Path, configuration: Path) -> str:
             ]
     lines += [
         f"Saved the model to {out} and its options to {configuration}. Next:",
-        f"  daedl evaluate {quoted} --id TEST_IMAGES --ood OTHER_IMAGES",
-        f"  daedl predict {quoted} IMAGE.png",
+        f"  daedl evaluate {quoted} --id TEST_{noun.upper()} --ood OTHER_{noun.upper()}",
+        f"  daedl predict {quoted} {'IMAGE.png' if noun == 'images' else noun.upper()}",
     ]
     return "\n".join(lines)

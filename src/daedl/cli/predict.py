@@ -1,62 +1,120 @@
-"""`daedl predict`: predict classes and uncertainties of images."""
+"""`daedl predict`: predict classes and uncertainties of images or texts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 from rich.table import Table
 
-from daedl.cli import results
+from daedl.cli import results, tables
+from daedl.cli.bulk import Column, EngineOption, Workers, is_bulk, predict_bulk
 from daedl.cli.common import Device
-from daedl.cli.images import ModelFile, SkipBroken, load_model, require_preprocess
+from daedl.cli.images import ModelFile, SkipBroken, load_any, require_preprocess
+from daedl.data import Preprocess, TextPreprocess
 from daedl.data.files import Files, broken_error, decode_all
 from daedl.data.folder import Listing, count_suffixes
+from daedl.engines import LOCAL
+from daedl.regressor import Regressor
 
 
 def predict(
     model: ModelFile,
-    images: Annotated[
+    inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="IMAGES", help="PNG, JPEG, BMP, WebP or TIFF files, or folders of them."
+            metavar="INPUTS",
+            help="PNG, JPEG, BMP, WebP or TIFF files, Parquet files, or folders of them; for a model of "
+            "texts: texts, CSV files, or .txt files with one text per line; CSV files for a regressor.",
         ),
     ],
     form: results.FormatOption = results.Format.TABLE,
     out: results.OutOption = None,
     skip_broken: SkipBroken = False,
+    column: Column = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="NAME", help="Column of Parquet files to copy; repeatable."),
+    ] = None,
+    engine: EngineOption = LOCAL,
+    workers: Workers = None,
     device: Device = "cpu",
 ) -> None:
-    """Predict classes and uncertainties of images.
+    """Predict classes and uncertainties of images or texts.
 
     Larger uncertainties mean less certain predictions. A calibrated model also
     reports whether to accept each prediction, and if not, why. Images that can't
     be read are reported on stderr and skipped; the exit status is then 1 unless
     --skip-broken is given.
+
+    --out NAME.parquet writes a folder of Parquet files, for any number of images
+    or of rows of Parquet files. The same command continues after an interruption.
     """
+    if is_bulk(inputs, out, engine):
+        options: dict[str, Any] = {
+            "engine": engine,
+            "workers": workers,
+            "column": column,
+            "keep": keep,
+        }
+        predict_bulk(
+            model, inputs, cast(Path, out), skip_broken=skip_broken, device=device, **options
+        )
+        return
+    if column or keep:
+        raise ValueError("--column and --keep are for Parquet files; expected --out NAME.parquet")
     if out is not None:
         results.require_output_file(out, model=model)
-    classifier = load_model(model, device)
-    files, skipped, broken = _expand_folders(images)
+    classifier = load_any(model, device)
+    if isinstance(classifier, Regressor):
+        tables.predict(classifier, inputs, form, out)
+        return
+    kind = require_preprocess(classifier)
+    read = READERS[kind.kind](kind, inputs, skip_broken)
+    prediction = classifier.predict(read.inputs)
+    both = zip(read.sources, prediction.records(), strict=True)
+    records = [{**source, **record} for source, record in both]
+    results.write_records(records, _table(records), form, out)
+    if read.skipped:
+        _echo(f"Predicted {len(records)} {kind.noun}; skipped {read.skipped}")
+    if read.broken and not skip_broken:
+        raise typer.Exit(1)
+
+
+class Read(NamedTuple):
+    """Inputs, the first columns of their records, what was skipped, and whether any can't be read."""
+
+    inputs: Any
+    sources: list[results.Record]
+    skipped: str = ""
+    broken: bool = False
+
+
+def _read_texts(kind: TextPreprocess, sources: Sequence[str], skip_broken: bool) -> Read:
+    del skip_broken
+    texts = [text for source in sources for text in kind.texts_of(source)]
+    return Read(texts, [{"text": each} for each in texts])
+
+
+def _read_images(kind: Preprocess, sources: Sequence[str], skip_broken: bool) -> Read:
+    files, skipped, broken = _expand_folders(sources)
     if skipped:
         _echo(f"Warning: skipped {skipped}", "yellow")
     if not files:
         raise broken_error(broken)
-    readable = decode_all(Files.of(files, require_preprocess(classifier)))
+    readable = decode_all(Files.of(files, kind))
     broken |= readable.broken
     if broken:
         _echo(f"{'Warning' if skip_broken else 'Error'}: {broken_error(broken)}", "red")
         skipped = ", ".join(filter(None, (f"{len(broken)} unreadable", skipped)))
-    prediction = classifier.predict(readable.pixels)
-    records = [
-        {"file": str(files[index]), **record}
-        for index, record in zip(readable.indices.tolist(), prediction.records(), strict=True)
-    ]
-    results.write_records(records, _table(records), form, out)
-    if skipped:
-        _echo(f"Predicted {len(records)} images; skipped {skipped}")
-    if broken and not skip_broken:
-        raise typer.Exit(1)
+    named: list[results.Record] = [{"file": str(files[i])} for i in readable.indices.tolist()]
+    return Read(readable.pixels, named, skipped, bool(broken))
+
+
+READERS: Mapping[str, Callable[[Any, Sequence[str], bool], Read]] = MappingProxyType(
+    {Preprocess.kind: _read_images, TextPreprocess.kind: _read_texts}
+)
 
 
 def _expand_folders(sources: Sequence[str]) -> tuple[list[Path], str, dict[Path, str]]:

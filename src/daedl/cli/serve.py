@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from daedl.checks import require_above_zero
-from daedl.classifier import Classifier
 from daedl.cli.images import ModelFile
+from daedl.loading import load
 
 NO_TOKEN = "Warning: the server is public and requires no token; set DAEDL_TOKEN to require one"
 
@@ -78,7 +78,7 @@ def serve(
         window=window,
         density_reference=density_reference,
     )
-    app = create_app(Classifier.load(model), config)
+    app = create_app(load(model), config)
     with server.listen(host, port) as listening:
         typer.echo(f"serving {model} at {server.url(listening)}")
         if not server.is_local(listening):

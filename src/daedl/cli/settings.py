@@ -1,16 +1,18 @@
 """Parses method settings from the command line, such as leave_one_out=true."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from daedl import methods
-from daedl.methods import METHODS, Method
+from daedl.methods import METHODS, BaseMethod, Method
 from daedl.names import look_up
+
+M = TypeVar("M", bound=BaseMethod)
 
 MethodSettings = Annotated[
     list[str] | None,
@@ -30,10 +32,21 @@ def build(
     method: str, settings: Sequence[str], current: Mapping[str, Any] = MappingProxyType({})
 ) -> Method:
     """Builds the method named `method` with settings of the form NAME=VALUE, which change `current` ones."""
-    kind = look_up(METHODS, method, "method")
+    return build_from(METHODS, methods.build, method, settings, current)
+
+
+def build_from(
+    table: Mapping[str, type[M]],
+    construct: Callable[..., M],
+    method: str,
+    settings: Sequence[str],
+    current: Mapping[str, Any] = MappingProxyType({}),
+) -> M:
+    """`build` for the methods of a table."""
+    kind = look_up(table, method, "method")
     arguments = dict(_setting(kind, text) for text in settings)
     try:
-        return methods.build(method, **{**current, **arguments})
+        return construct(method, **{**current, **arguments})
     except TypeError as error:
         raise ValueError(f"invalid settings for {method}: {error}") from error
 
@@ -57,7 +70,7 @@ def change(method: Method, settings: Sequence[str]) -> Method:
     return build(method.name, [], current)
 
 
-def _setting(kind: type[Method], text: str) -> tuple[str, Any]:
+def _setting(kind: type[BaseMethod], text: str) -> tuple[str, Any]:
     name, sign, typed = text.partition("=")
     if not sign:
         raise ValueError(f"the setting is {text!r}; expected NAME=VALUE, such as kl_weight=0.1")
@@ -72,7 +85,7 @@ def _setting(kind: type[Method], text: str) -> tuple[str, Any]:
 
 def _as_typed(value: Any) -> str:
     """Formats `value` as typed on the command line; nested settings, such as SpectralNorm, as JSON."""
-    if isinstance(value, Method):
+    if isinstance(value, BaseMethod):
         return value.name
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)

@@ -1,4 +1,4 @@
-"""`daedl train`: train a classifier on images."""
+"""`daedl train`: train a classifier on images or texts."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -6,15 +6,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 import typer
 
 from daedl import methods, networks
 from daedl.backbones import Pretrained
+from daedl.backbones.sentence_encoders import MINILM
 from daedl.classifier import Classifier
 from daedl.cli import backbone as backbone_options
+from daedl.cli import tables
+from daedl.cli import text as text_options
 from daedl.cli.common import Device, Precision, fabric_device, report_warnings, select_device
 from daedl.cli.config import config_path, dump
 from daedl.cli.images import SkipBroken
@@ -23,14 +26,21 @@ from daedl.cli.outcome import description, summary, training_record
 from daedl.cli.results import require_output_file
 from daedl.cli.settings import MethodSettings, build
 from daedl.cli.training_images import read_training_images, split
-from daedl.data import Batches, ImageSet, Preprocess, augmentation
+from daedl.data import Batches, ImageSet, Preprocess, TextSet, augmentation
 from daedl.data.read import FOLDER_SIZE
 from daedl.density import DensityWarning
 from daedl.methods import Method
 from daedl.names import look_up
 from daedl.selective.target import require_rate
-from daedl.storage import write_atomically
-from daedl.training import ChanceWarning, Recipe, estimated_seconds, fit, image_recipe
+from daedl.storage import expand_user, write_atomically
+from daedl.training import (
+    ChanceWarning,
+    Recipe,
+    embedding_recipe,
+    estimated_seconds,
+    fit,
+    image_recipe,
+)
 
 NETWORKS: Mapping[str, str] = MappingProxyType(
     {"auto": "", "convnet": "ConvNet", "vgg16": "VGG16", "resnet18": "ResNet18"}
@@ -46,9 +56,17 @@ def train(
         typer.Option(
             metavar="PATH",
             help="Folder with one subfolder of images per class, or .npz file with "
-            "`images` and `labels`.",
+            "`images` and `labels`; with --text or --target a CSV file.",
         ),
     ],
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Column of numbers to predict from the other columns of a CSV file; may be repeated. "
+            "Options for images are then ignored, and the default method is daer.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Model file to write.")] = Path("model.daedl"),
     method: Annotated[
         str,
@@ -69,6 +87,9 @@ def train(
         ),
     ] = "auto",
     backbone: backbone_options.Name = None,
+    text: text_options.Column = None,
+    label: text_options.Label = "label",
+    encoder: text_options.Encoder = MINILM,
     finetune: backbone_options.Finetune = False,
     cache: backbone_options.CacheFolder = None,
     size: Annotated[
@@ -136,12 +157,32 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train a classifier on images.
+    """Train a classifier on images, or on texts with --text; a regressor with --target.
 
     Training is checkpointed after each epoch; after an interruption, run the
     same command with --resume. The options are written beside the model, as
     MODEL.toml, and can be repeated with --config.
     """
+    if target:
+        configuration = config_path(out, force)
+        require_output_file(out, force=force)
+        require_rate(validation, "--validation")
+        tables.train(
+            expand_user(data),
+            target,
+            out,
+            "daer" if method == "daedl" else method,
+            settings or [],
+            validation,
+            seed,
+            device,
+            max_epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            patience=patience,
+        )
+        write_atomically(configuration, dump(ctx))
+        return
     keep_freed_memory()
     chosen = build(method, settings or [])
     name = look_up(NETWORKS, network.lower(), "network")
@@ -152,8 +193,15 @@ def train(
         raise ValueError(f"--seed is {seed}; expected a number below {MAX_SEED}, such as 0")
     checkpoint = _checkpoint_path(out, resume, force)
     configuration = config_path(out, force)
-    pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
-    images = read_training_images(data, size, grey, pretrained, skip_broken)
+    pretrained: Pretrained | None = None
+    images: ImageSet | TextSet
+    if text is not None:
+        others = {"network": network != "auto", "size": size, "grey": grey, "augment": augment}
+        images = text_options.read_training_texts(data, text, label, skip_broken)
+        pretrained = text_options.load(encoder, text, label, backbone=backbone, **others)
+    else:
+        pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
+        images = read_training_images(data, size, grey, pretrained, skip_broken)
     training, held_out = split(images, validation, seed)
     recipe = _recipe(
         "Backbone" if pretrained else name,
@@ -171,7 +219,6 @@ def train(
     if not resume:
         checkpoint.unlink(missing_ok=True)
     options: dict[str, Any] = {
-        **recipe.options(),
         **({} if patience is None else {"patience": patience}),
         "class_weights": class_weights,
         "seed": seed,
@@ -194,13 +241,13 @@ def train(
                 cache=cache,
                 finetune=finetune,
                 augment=augmentations,
-                batch_size=recipe.batch_size,
+                recipe=recipe,
                 checkpoint=checkpoint,
                 resume=resume,
                 **options,
             )
         else:
-            batches = training.batches(
+            batches = cast(ImageSet, training).batches(
                 recipe.batch_size,
                 shuffle=True,
                 seed=seed,
@@ -216,13 +263,13 @@ def train(
                 fit_data=training,
                 checkpoint=checkpoint,
                 resume=resume,
-                **options,
+                **{**recipe.options(), **options},
             )
     model.trained_on = training_record(training, held_out, history, options)
     model.save(out)
     write_atomically(configuration, dump(ctx))
     checkpoint.unlink(missing_ok=True)
-    typer.echo(summary(history, data, out, configuration))
+    typer.echo(summary(history, data, out, configuration, images.noun))
 
 
 @contextmanager
@@ -249,10 +296,15 @@ def _checkpoint_path(out: Path, resume: bool, force: bool) -> Path:
     return checkpoint
 
 
-def _recipe(network: str, training: ImageSet, **given: Any) -> Recipe:
-    """Returns the recipe for the images, or the paper's for a named network, with the options `given`."""
-    channels, size, _ = training.shape
-    recipe = Recipe(network) if network else image_recipe(channels, size, len(training))
+def _recipe(network: str, training: ImageSet | TextSet, **given: Any) -> Recipe:
+    """Returns the recipe for the data, or the paper's for a named network, with the options `given`."""
+    if isinstance(training, TextSet):
+        recipe = embedding_recipe()
+    elif network:
+        recipe = Recipe(network)
+    else:
+        channels, size, _ = training.shape
+        recipe = image_recipe(channels, size, len(training))
     return replace(recipe, **{key: value for key, value in given.items() if value is not None})
 
 
@@ -263,24 +315,29 @@ def _estimate(model: Classifier, batches: Batches, epochs: int) -> str:
 
 
 def _build_model(
-    recipe: Recipe, method: Method, images: ImageSet, seed: int, pretrained: Pretrained | None
+    recipe: Recipe,
+    method: Method,
+    images: ImageSet | TextSet,
+    seed: int,
+    pretrained: Pretrained | None,
 ) -> Classifier:
-    channels, size, _ = images.shape
     names = images.names
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if pretrained is not None:
             return Classifier.from_backbone(pretrained, class_names=names, method=method)
+        pictures = cast(ImageSet, images)
+        channels, size, _ = pictures.shape
         network = networks.build(
             recipe.network,
             in_channels=channels,
-            num_classes=images.num_classes,
+            num_classes=pictures.num_classes,
             image_size=size,
             **recipe.arguments,
         )
         if not recipe.one_cycle:
             return Classifier(network, method, names)
-        mean, std = images.mean_and_std()
+        mean, std = pictures.mean_and_std()
         # A channel may be constant.
         std = tuple(max(each, 1 / 255) for each in std)
         return Classifier(network, method, names, Preprocess(channels, size, mean=mean, std=std))

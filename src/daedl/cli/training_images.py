@@ -1,6 +1,6 @@
 """The images of `daedl train`: reading, validation and the split into training and held-out images."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import typer
@@ -8,9 +8,11 @@ import typer
 from daedl.backbones import Pretrained
 from daedl.cli.common import report_warnings
 from daedl.cli.outcome import shorten
-from daedl.data import ImageSet
+from daedl.data import ImageSet, Labelled
 from daedl.data.read import read
 from daedl.storage import expand_user
+
+Set = TypeVar("Set", bound=Labelled)
 
 
 def read_training_images(
@@ -43,20 +45,20 @@ def read_training_images(
     return images
 
 
-def split(images: ImageSet, validation: float, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Returns training images, of every class, and held-out images."""
+def split(images: Set, validation: float, seed: int) -> tuple[Set, Set]:
+    """Returns training data, of every class, and held-out data."""
     held_out, training = images.random_split(max(1, round(validation * len(images))), seed)
     counts = torch.bincount(training.labels, minlength=images.num_classes).tolist()
     if missing := [name for name, count in zip(images.names, counts, strict=True) if count == 0]:
         raise ValueError(
-            f"no training images of {shorten(missing)} remain after holding out {len(held_out)} of "
-            f"{len(images)} images; expected some of every class: add images, or hold out fewer with "
+            f"no training {images.noun} of {shorten(missing)} remain after holding out {len(held_out)} of "
+            f"{len(images)} {images.noun}; expected some of every class: add more, or hold out fewer with "
             "--validation"
         )
     if single := [name for name, count in zip(images.names, counts, strict=True) if count == 1]:
         typer.secho(
-            f"Warning: only one training image of {shorten(single)}; expected several per class, because "
-            "one does not show how the class varies: add images",
+            f"Warning: only one training sample of {shorten(single)}; expected several per class, because "
+            f"one does not show how the class varies: add {images.noun}",
             fg="yellow",
             err=True,
         )

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daedl.classifier import Classifier
 from daedl.export import onnx_file
 from daedl.export.graph import BATCH, INPUT, quiet_tracing, random_images, to_torch_export
+from daedl.model import Model
 from daedl.names import names_or_numbers
 from daedl.storage import expand_user, write_atomically
 
@@ -55,7 +55,7 @@ class ExportedFile:
 
 
 def to_onnx(
-    model: Classifier,
+    model: Model[Any],
     path: str | Path,
     *,
     tolerance: float = TOLERANCE,
@@ -81,7 +81,7 @@ def to_onnx(
 
 
 def to_pt2(
-    model: Classifier,
+    model: Model[Any],
     path: str | Path,
     *,
     tolerance: float = TOLERANCE,
@@ -100,7 +100,7 @@ def to_pt2(
     return _write(model, path, buffer.getvalue(), None, difference)
 
 
-def description(model: Classifier) -> dict[str, Any]:
+def description(model: Model[Any]) -> dict[str, Any]:
     """Returns the JSON-able metadata of a graph, stored under the key "daedl" in ONNX files.
 
     Classes without names are named by their number.
@@ -110,7 +110,7 @@ def description(model: Classifier) -> dict[str, Any]:
         "version": version("daedl"),
         "network": type(network.plain).__name__,
         "method": {"name": model.method.name, "arguments": model.method.arguments()},
-        "class_names": names_or_numbers(model.class_names, network.num_classes),
+        **_names(model),
         "thresholds": None if model.thresholds is None else model.thresholds.settings(),
         "input": {
             "name": INPUT,
@@ -119,6 +119,14 @@ def description(model: Classifier) -> dict[str, Any]:
         },
         "preprocess": None if model.preprocess is None else model.preprocess.settings(),
     }
+
+
+def _names(model: Model[Any]) -> dict[str, Any]:
+    """Names of the classes, or of the columns of a table."""
+    if model.scaling is None:
+        return {"class_names": names_or_numbers(model.class_names, model.network.num_classes)}
+    targets, features = model.scaling.targets, model.scaling.features
+    return {"target_names": targets.names, "feature_names": features and features.names}
 
 
 def max_difference(expected: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> float:
@@ -135,7 +143,7 @@ def max_difference(expected: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
 
 
 def _require_parity(
-    model: Classifier,
+    model: Model[Any],
     run: Callable[[Tensor], Mapping[str, Tensor]],
     tolerance: float,
 ) -> float:
@@ -151,7 +159,7 @@ def _require_parity(
 
 
 def _write(
-    model: Classifier, path: str | Path, data: bytes, opset: int | None, difference: float
+    model: Model[Any], path: str | Path, data: bytes, opset: int | None, difference: float
 ) -> ExportedFile:
     """Writes `data` to `path` and describes the file."""
     target = expand_user(path)
@@ -161,9 +169,10 @@ def _write(
     return ExportedFile(target, inputs, outputs, opset, len(data), difference)
 
 
-def _example(model: Classifier) -> dict[str, Tensor]:
+def _example(model: Model[Any]) -> dict[str, Tensor]:
     """Returns the outputs for one image."""
-    return model.predict(random_images(model, 1)).columns()
+    columns: dict[str, Tensor] = model.predict(random_images(model, 1)).columns()
+    return columns
 
 
 def _signature(tensor: Tensor) -> str:

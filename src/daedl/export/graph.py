@@ -12,7 +12,6 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,9 +20,10 @@ from torch.distributions import Distribution
 from torch.export import Dim, ExportedProgram
 from torch.overrides import TorchFunctionMode
 
-from daedl.classifier import Classifier
-from daedl.data import Preprocess
-from daedl.methods import MCDropout, Method
+from daedl.data import InputKind, Preprocess
+from daedl.methods.base import BaseMethod
+from daedl.methods.dropout import DropoutPasses
+from daedl.model import Model
 from daedl.spectral import remove_spectral_norm
 
 INPUT = "images"
@@ -35,11 +35,11 @@ class Exported(nn.Module):
 
     preprocess: Preprocess | None
 
-    def __init__(self, model: Classifier) -> None:
+    def __init__(self, model: Model[Any]) -> None:
         super().__init__()
         _require_deterministic(model.method)
-        self.method = model.method
-        self.preprocess = model.preprocess
+        self.method, self.scaled, self.finished = model.method, model.scaled, model.finished
+        self.preprocess = _require_images(model.preprocess)
         self.thresholds = None if model.thresholds is None else model.thresholds.for_graph()
         self.network = remove_spectral_norm(copy.deepcopy(model.network))
         self.fitted = copy.deepcopy(model.fitted)
@@ -49,10 +49,11 @@ class Exported(nn.Module):
         """Converts raw inputs (B, *input_shape) to the tensors of `Prediction.columns`."""
         if self.preprocess is not None:
             images = self.preprocess(images, next(self.network.parameters()).dtype)
-        outputs = self.method.forward(self.network, images)
+        outputs = self.method.forward(self.network, self.scaled(images))
         with _WithoutSplitting():
             prediction = self.method.predict(outputs, self.fitted)
-        return replace(prediction, thresholds=self.thresholds).columns()
+        columns: dict[str, Tensor] = self.finished(prediction).limited(self.thresholds).columns()
+        return columns
 
 
 class _WithoutSplitting(TorchFunctionMode):
@@ -69,16 +70,26 @@ class _WithoutSplitting(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _require_deterministic(method: Method) -> None:
+def _require_images(preprocess: InputKind | None) -> Preprocess | None:
+    """Raises for inputs that a graph can't prepare, such as texts."""
+    if preprocess is None or isinstance(preprocess, Preprocess):
+        return preprocess
+    raise ValueError(
+        f"the classifier reads {preprocess.noun}, which a graph of tensors can't prepare; expected images or "
+        "prepared inputs: serve this model with `daedl serve`"
+    )
+
+
+def _require_deterministic(method: BaseMethod) -> None:
     """Raises for a method whose predictions draw random numbers."""
-    if isinstance(getattr(method, "member", method), MCDropout):
+    if isinstance(getattr(method, "member", method), DropoutPasses):
         raise ValueError(
             f"method {method.name!r} predicts from random forward passes, which a graph can't reproduce; "
             "expected a deterministic method: export another, such as 'daedl' or 'ensemble'"
         )
 
 
-def to_torch_export(model: Classifier) -> ExportedProgram:
+def to_torch_export(model: Model[Any]) -> ExportedProgram:
     """Traces the classifier with `torch.export`, for batches of any size.
 
     `to_torch_export(model).module()(images)` returns a dictionary of the tensors of `Prediction.columns`.
@@ -102,13 +113,17 @@ def to_torch_export(model: Classifier) -> ExportedProgram:
     return program
 
 
-def random_images(model: Classifier, number: int) -> Tensor:
-    """Returns fixed uniform noise (number, *input_shape): uint8 pixels, or floats without preprocessing."""
+def random_images(model: Model[Any], number: int) -> Tensor:
+    """Returns fixed noise (number, *input_shape): uint8 pixels, floats, or rows like those of the table."""
     shape = (number, *model.network.input_shape)
     generator = torch.Generator().manual_seed(0)
     if model.preprocess is not None:
         return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
-    return torch.rand(shape, generator=generator).to(next(model.network.parameters()).dtype)
+    dtype = next(model.network.parameters()).dtype
+    if model.scaling is not None and model.scaling.features is not None:
+        mean, std = model.scaling.features.tensors(torch.empty(0, dtype=dtype))
+        return mean + std * torch.randn(shape, generator=generator).to(dtype)
+    return torch.rand(shape, generator=generator).to(dtype)
 
 
 @contextmanager

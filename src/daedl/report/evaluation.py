@@ -13,7 +13,7 @@ from torch import Tensor
 
 from daedl import figures, metrics
 from daedl.classifier import Classifier
-from daedl.data import ImageSet
+from daedl.data import ImageSet, Labelled
 from daedl.prediction import Prediction
 from daedl.report import html
 
@@ -30,7 +30,7 @@ class Evaluated:
     """A dataset and its predictions; `images.labels` are ignored for OOD datasets."""
 
     name: str
-    images: ImageSet
+    images: Labelled
     prediction: Prediction
 
     @property
@@ -68,9 +68,10 @@ class ClassLine(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """An image of a contact sheet; `target` is None for OOD images."""
+    """An image or text of a contact sheet; `target` is None for OOD data."""
 
     source: str
+    text: str
     target: str | None
     label: str
     probability: float
@@ -113,7 +114,8 @@ def render(name: str, model: Classifier, known: Evaluated, *unknown: Evaluated) 
         names=names,
         max_lines=MAX_LINES,
         sheets=[each for each in _sheets(names, known, unknown) if each.images],
-        pixelated=min(known.images.shape[1:]) < PIXELATED,
+        pixelated=isinstance(known.images, ImageSet) and min(known.images.shape[1:]) < PIXELATED,
+        noun=known.images.noun,
         version=version("daedl"),
     )
 
@@ -249,13 +251,13 @@ def _sheets(
     score, values = known.unexpected
     order = values.argsort(descending=True)[:KNOWN_IMAGES]
     yield Sheet(
-        f"Images of {known.name} with the largest {score} uncertainty",
+        f"{known.images.noun.capitalize()} of {known.name} with the largest {score} uncertainty",
         _shown(names, known, order, True),
     )
     for each in unknown:
         score, values = each.unexpected
         order = values.argsort()[:OOD_IMAGES]
-        title = f"Images of {each.name} (OOD) with the smallest {score} uncertainty"
+        title = f"{each.images.noun.capitalize()} of {each.name} (OOD) with the smallest {score} uncertainty"
         yield Sheet(title, _shown(names, each, order, False))
 
 
@@ -265,15 +267,14 @@ def _shown(names: Sequence[str], data: Evaluated, order: Tensor, labelled: bool)
     chosen, records = data.images.subset(order), data.prediction[order].records()
     return [
         Shown(
-            source=html.thumbnail(image),
+            source="" if isinstance(image, str) else html.thumbnail(image),
+            text=image if isinstance(image, str) else "",
             target=names[target] if labelled else None,
             label=names[record["label"]],
             probability=record["probability"],
             verdict=_verdict(record),
         )
-        for image, target, record in zip(
-            chosen.images, chosen.labels.tolist(), records, strict=True
-        )
+        for image, target, record in zip(chosen.shown, chosen.labels.tolist(), records, strict=True)
     ]
 
 

@@ -7,7 +7,13 @@ from daedl.training.fit import fit
 from daedl.training.frozen import fit_frozen
 from daedl.training.history import Epoch, History
 from daedl.training.optimizers import OneCycle, sgd
-from daedl.training.recipe import Recipe, estimated_seconds, image_recipe
+from daedl.training.recipe import (
+    Recipe,
+    embedding_recipe,
+    estimated_seconds,
+    finetuning,
+    image_recipe,
+)
 
 __all__ = [
     "CacheWarning",
@@ -17,7 +23,9 @@ __all__ = [
     "History",
     "OneCycle",
     "Recipe",
+    "embedding_recipe",
     "estimated_seconds",
+    "finetuning",
     "fit",
     "fit_frozen",
     "image_recipe",

@@ -1,5 +1,10 @@
-"""Training checkpoints: the state after the last completed epoch."""
+"""Training checkpoints: the state after the last completed epoch.
 
+A file starts with `HEAD` and the SHA-256 digest of the rest, which is in the format of `torch.save`. That
+format by itself does not detect damaged weights. Earlier versions wrote neither; such files are read as well.
+"""
+
+import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +14,8 @@ import msgspec
 import torch
 
 from daedl.storage import write_atomically
+
+HEAD = b"daedl checkpoint\n"
 
 
 @dataclass(frozen=True)
@@ -41,13 +48,15 @@ class Checkpoint:
         """Writes the checkpoint to `path` atomically."""
         buffer = io.BytesIO()
         torch.save({name: getattr(self, name) for name in self.__dataclass_fields__}, buffer)
-        write_atomically(path, buffer.getvalue())
+        data = buffer.getvalue()
+        write_atomically(path, HEAD + hashlib.sha256(data).digest() + data)
 
     @classmethod
     def load(cls, path: Path) -> "Checkpoint":
         """Reads a checkpoint from `path` without running code from the file."""
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            stream = io.BytesIO(_verified(path.read_bytes()))
+            content = torch.load(stream, map_location="cpu", weights_only=True)
             msgspec.convert(
                 content, cls
             )  # validates types; the state dictionaries stay as they are
@@ -70,3 +79,13 @@ class Checkpoint:
                 f"{path} is the checkpoint of another run ({', '.join(differences)}); expected the same "
                 "settings to resume: delete it to start again, or choose another file for this run"
             )
+
+
+def _verified(data: bytes) -> bytes:
+    """Returns what `torch.save` wrote; raises if it does not match the digest."""
+    if not data.startswith(HEAD):
+        return data
+    start = len(HEAD) + hashlib.sha256().digest_size
+    if hashlib.sha256(data[start:]).digest() != data[len(HEAD) : start]:
+        raise ValueError("its contents do not match the digest")
+    return data[start:]

@@ -47,7 +47,7 @@ class FeatureCache:
 
     def __init__(self, folder: Path | None, model: Classifier) -> None:
         self.folder = None if folder is None else folder / "features" / _key(model)
-        self.width = model.network.plain.num_features
+        self.width = model.network.plain.encoded
         self.rows: dict[bytes, Tensor] = {}
         self.new: list[bytes] = []
         if self.folder is not None:
@@ -107,10 +107,12 @@ class FeatureCache:
         self.rows |= dict(zip(map(bytes, keys.numpy()), features, strict=True))
 
 
-def digest_of(image: Tensor) -> bytes:
-    """Digest of one image before preprocessing: type, shape and values."""
+def digest_of(image: Tensor | str) -> bytes:
+    """Digest of one image, by type, shape and values, or of one text, before preprocessing."""
+    if isinstance(image, str):
+        return hashlib.sha256(image.encode("utf-8", "surrogatepass")).digest()
     kind = f"{image.dtype} {tuple(image.shape)}".encode()
-    return hashlib.sha256(kind + image.contiguous().numpy().tobytes()).digest()
+    return hashlib.sha256(kind + image.cpu().contiguous().numpy().tobytes()).digest()
 
 
 def _key(model: Classifier) -> str:
@@ -121,7 +123,8 @@ def _key(model: Classifier) -> str:
     names = ("backbone", "image_size", "features", "config", "pooling")
     settings = {name: network.arguments[name] for name in names if name in network.arguments}
     digest = hashlib.sha256(json.dumps([settings, preprocess], sort_keys=True).encode())
-    for name, value in network.extractor.state_dict().items():
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    for block, module in network.backbone_blocks():  # type: ignore[operator]
+        for name, value in module.state_dict().items():
+            digest.update(f"{block}.{name}".encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:32]

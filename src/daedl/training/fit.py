@@ -1,5 +1,6 @@
 """Trains a classifier, in one or several processes."""
 
+import os
 import pickle
 import tempfile
 import warnings
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
@@ -17,14 +19,13 @@ from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
 from daedl.checks import (
     require_above_zero,
     require_batch,
-    require_targets,
     require_weights,
 )
 from daedl.classifier import Classifier
 from daedl.data.batches import Batch
 from daedl.data.loaders import Data, in_order, require_repeatable, shuffled_share
 from daedl.density import DensityScorer, DensityWarning
-from daedl.distributed import sum_across
+from daedl.model import Model
 from daedl.networks import Network, lay_out
 from daedl.storage import expand_user
 from daedl.training.callbacks import require_callbacks
@@ -43,7 +44,7 @@ INITIALIZED_ON = 5000  # training inputs for `Network.initialize_from`, as in ai
 
 
 def fit(
-    model: Classifier,
+    model: Model[Any],
     train: Data,
     val: Data | None = None,
     *,
@@ -64,6 +65,7 @@ def fit(
     resume_key: Mapping[str, Any] | None = None,
     accelerator: str = "auto",
     devices: int | str = 1,
+    num_nodes: int = 1,
     strategy: str = "auto",
     precision: Any = "32-true",
     callbacks: Sequence[Any] = (),
@@ -77,9 +79,10 @@ def fit(
     the inputs.
 
     Arguments:
-        train: a DataLoader or another iterable of (inputs, targets) batches; a Dataset; two arrays; an
-            ImageSet; or the path of a folder with one subfolder of images per class. A third entry of a
-            batch, or a third array, contains sample weights.
+        train: a DataLoader or another iterable of (inputs, targets) batches, or of mappings with `labels`; a
+            Dataset; two arrays; an ImageSet; or the path of a folder with one subfolder of images per class.
+            Inputs are a tensor, or a tuple or mapping of tensors. A third entry of a batch, an entry
+            `weights`, or a third array, contains sample weights.
         val: held-out data in one of these forms; without them the weights of the last epoch are kept.
         max_epochs: maximum number of epochs.
         batch_size: for data without batches.
@@ -104,8 +107,9 @@ def fit(
         checkpoint: file to write after each epoch, atomically.
         resume: continue from `checkpoint` if it exists; the result equals that of an uninterrupted run.
         resume_key: further values that must match to resume, such as a digest of the data; JSON-able.
-        accelerator, devices, strategy, precision: Fabric's, e.g. devices=2, precision="bf16-mixed".
-            Several processes are spawned by default, so that the code after `fit` runs once.
+        accelerator, devices, num_nodes, strategy, precision: Fabric's, e.g. devices=2,
+            precision="bf16-mixed". Several processes are spawned by default, so that the code after `fit`
+            runs once. Under torchrun, its processes are used, and each returns with the trained model.
         callbacks: objects with some of the methods of `daedl.training.Callback`.
         loggers: one or several loggers with Fabric's interface, such as `CSVLogger` or `TensorBoardLogger`;
             they receive the losses, the accuracy and the learning rate of each epoch.
@@ -142,11 +146,19 @@ def fit(
         )
     from lightning_fabric import Fabric  # noqa: PLC0415 (importing it takes as long as torch)
 
+    if dist.is_torchelastic_launched():
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        devices, num_nodes = local, int(os.environ["WORLD_SIZE"]) // local
     build = partial(
-        Fabric, accelerator=accelerator, devices=devices, precision=precision, loggers=loggers
+        Fabric,
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=num_nodes,
+        precision=precision,
+        loggers=loggers,
     )
     fabric = build(strategy=strategy)
-    if strategy == "auto" and fabric.world_size > 1:
+    if strategy == "auto" and fabric.world_size > 1 and not _is_launched(fabric):
         fabric = build(strategy="ddp_spawn")
     was_training = model.training
     try:
@@ -154,7 +166,9 @@ def fit(
             task = partial(_train, model, plan, train, val, fit_data)
             history = _launch(fabric, model, task)
             has_density = isinstance(model.fitted, DensityScorer)
-            effect = model.density_effect(val) if has_density and val is not None else None
+            effect = None
+            if isinstance(model, Classifier) and has_density and val is not None:
+                effect = model.density_effect(val)
     except BaseException:
         model.train(was_training)
         raise
@@ -191,18 +205,28 @@ def _build_scheduler(
     return OneCycleLR(optimizer, learning_rate, total_steps=max_epochs * batches)
 
 
-def _launch(fabric: "Fabric", model: Classifier, task: Callable[["Fabric"], History]) -> History:
+def _launch(fabric: "Fabric", model: Model[Any], task: Callable[["Fabric"], History]) -> History:
     """Runs `task`, which trains `model`, in Fabric's processes, and copies the result into `model`."""
     if fabric.strategy.launcher is None:
         return task(fabric)
+    if _is_launched(fabric):
+        # The process group stays open: torchrun's store can't open it again for the next fit.
+        return fabric.launch(task)  # type: ignore[no-any-return]
     # Pickled here, because multiprocessing fails on tensors that share memory.
     pickled = pickle.dumps((model, task))
     with tempfile.TemporaryDirectory() as folder:
         history: History = pickle.loads(fabric.launch(_run_pickled, pickled, Path(folder)))  # type: ignore[arg-type]
         path = _model_path(fabric, Path(folder))
-        trained = Classifier.load(path, model.network, model.method)
+        trained = type(model).load(path, model.network, model.method)
         model.fitted, model.thresholds, model.revisions = trained.fitted, None, trained.revisions
+        model.scaling = trained.scaling
     return history
+
+
+def _is_launched(fabric: "Fabric") -> bool:
+    """Returns whether torchrun or a cluster started one process per device."""
+    environment = getattr(fabric.strategy, "cluster_environment", None)
+    return environment is not None and bool(environment.creates_processes_externally)
 
 
 def _run_pickled(fabric: "Fabric", pickled: bytes, folder: Path) -> bytes:
@@ -219,7 +243,7 @@ def _model_path(fabric: "Fabric", folder: Path) -> Path:
 
 
 def _train(
-    model: Classifier,
+    model: Model[Any],
     plan: Plan,
     train: Iterable[Batch],
     val: Iterable[Batch] | None,
@@ -230,11 +254,9 @@ def _train(
     rank, world_size = fabric.global_rank, fabric.world_size
     if val is not None:
         val = in_order(val, rank, world_size)
-    if model.method.needs_class_counts:
-        # Seeded, because a user-defined sampler may draw random numbers.
-        seed_epoch(plan.seed, plan.max_epochs + 1, rank)
-        counts = _class_counts(in_order(train, rank, world_size), model.network.num_classes)
-        model.method.set_class_counts(model.network, counts)
+    # Seeded, because a user-defined sampler may draw random numbers.
+    seed_epoch(plan.seed, plan.max_epochs + 1, rank)
+    model.start(in_order(train, rank, world_size))
     if not (plan.resume and plan.checkpoint is not None and plan.checkpoint.exists()):
         seed_epoch(plan.seed, plan.max_epochs + 2, rank)
         _initialize(model, in_order(fit_data, rank, world_size))
@@ -256,7 +278,7 @@ def _train(
     return history
 
 
-def _initialize(model: Classifier, data: Iterable[Batch]) -> None:
+def _initialize(model: Model[Any], data: Iterable[Batch]) -> None:
     """Passes the first training inputs to a network that computes weights from them."""
     if type(model.network.plain).initialize_from is Network.initialize_from:
         return
@@ -271,28 +293,22 @@ def _initialize(model: Classifier, data: Iterable[Batch]) -> None:
 
 
 def _class_weights(
-    class_weights: str | Sequence[float] | Tensor, model: Classifier, train: Iterable[Batch]
+    class_weights: str | Sequence[float] | Tensor, model: Model[Any], train: Iterable[Batch]
 ) -> Tensor:
     """Returns one weight per class (C,)."""
+    if not isinstance(model, Classifier):
+        raise ValueError(
+            f"class_weights is {class_weights!r} for a regressor; expected weights of samples: pass them as "
+            "a third array of the training data"
+        )
     number = model.network.num_classes
     if isinstance(class_weights, str):
         if class_weights != "balanced":
             raise ValueError(
                 f"class_weights is {class_weights!r}; expected 'balanced', or one number per class"
             )
-        counts = _class_counts(in_order(train), number)
+        counts = model.class_counts(in_order(train))
         return counts.sum() / (number * counts.clamp_min(1)).float()
     weights = torch.as_tensor(class_weights, dtype=torch.float32)
     require_weights(weights, number, " of the classes")
     return weights
-
-
-def _class_counts(batches: Iterable[Batch], num_classes: int) -> Tensor:
-    """Returns the number of training samples per class (C,), summed over all processes."""
-    counts = torch.zeros(num_classes, dtype=torch.long)
-    for number, batch in enumerate(batches):
-        where = f" of batch {number} of the training data"
-        inputs, targets, _ = require_batch(batch, where)
-        require_targets(targets, num_classes, len(inputs), where)
-        counts += torch.bincount(targets.long().cpu(), minlength=num_classes)
-    return sum_across(counts)

@@ -1,7 +1,7 @@
 """Training of a classifier on a frozen backbone: one pass over the images, then a head on their features."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from daedl.checks import require_batch, require_finite
 from daedl.classifier import Classifier
-from daedl.data.loaders import Data, as_input, count
+from daedl.data.loaders import Data, count
+from daedl.inputs import Inputs, as_input, select
 from daedl.methods import Method
 from daedl.networks import Backbone, lay_out
 from daedl.outputs import evaluating
@@ -45,8 +46,8 @@ def fit_frozen(
 ) -> History:
     """Trains the head of `model` on features of its frozen backbone, and fits its density to them.
 
-    Every image passes through the backbone once, without augmentation. Features are cached on disk by the
-    content of the image, so that another method, seed or split costs seconds. The result is the same
+    Every image or text passes through the backbone once, without augmentation. Features are cached on disk by
+    the content of the input, so that another method, seed or split costs seconds. The result is the same
     kind of model as after `daedl.fit`: backbone, head and density in one.
 
     Arguments:
@@ -58,8 +59,7 @@ def fit_frozen(
         options: of `daedl.fit`, for the head.
     """
     head = head_of(model)
-    folder = default_folder() if cache == "default" else cache
-    store = FeatureCache(None if folder is None else expand_user(folder), model)
+    store = _store(cache, model)
     plain = features_of(model, train, store, "training", progress=progress)
     joined = plain
     if flip:
@@ -74,6 +74,24 @@ def fit_frozen(
     model.fitted, model.revisions = head.fitted, head.revisions
     model.eval()
     return history
+
+
+def on_features(
+    model: Classifier, cache: Cache = "default", *, progress: bool = False
+) -> tuple[Classifier, Callable[[Data, str], Data]]:
+    """Returns the head of a frozen backbone, and a function from data and their name to cached features.
+
+    `model` itself, and a function that returns its data, if its images have to pass through the network.
+    """
+    try:
+        head = head_of(model)
+    except (
+        TypeError,
+        ValueError,
+    ):  # no backbone, a fine-tuned one, or a method with several passes
+        return model, lambda data, _: data
+    store = _store(cache, model)
+    return head, lambda data, name: features_of(model, data, store, name, progress=progress)
 
 
 def features_of(
@@ -97,8 +115,9 @@ def features_of(
             for number, batch in enumerate(_reported(batches, name, progress)):
                 where = f" of batch {number} of the {name} data"
                 raw, labels, weights = require_batch(batch, where)
-                images = as_input(raw, model.network.input_shape, where)
-                features = _features(model, images.flip(-1) if mirror else images, store, where)
+                shape = model.network.input_shape
+                inputs = as_input(raw, shape, where) if shape else raw
+                features = _features(model, inputs.flip(-1) if mirror else inputs, store, where)
                 parts.append((features, labels.long(), *([] if weights is None else [weights])))
     finally:
         lay_out(model.network, torch.contiguous_format)
@@ -110,11 +129,16 @@ def features_of(
     return tuple(torch.cat(each) for each in zip(*parts, strict=True))
 
 
-def _features(model: Classifier, images: Tensor, store: FeatureCache, where: str) -> Tensor:
-    digests = [digest_of(each) for each in images.cpu()]
+def _store(cache: Cache, model: Classifier) -> FeatureCache:
+    folder = default_folder() if cache == "default" else cache
+    return FeatureCache(None if folder is None else expand_user(folder), model)
+
+
+def _features(model: Classifier, raw: Inputs, store: FeatureCache, where: str) -> Tensor:
+    digests = [digest_of(each) for each in raw]
     if missing := [i for i, each in enumerate(digests) if store.get(each) is None]:
-        inputs = model.prepare(images[missing], where)
-        computed = model.network.plain(inputs).features.float().cpu()
+        inputs = model.prepare(select(raw, missing), where)
+        computed = model.network.plain.encode(inputs).float().cpu()  # type: ignore[operator]
         require_finite(computed, "features", where)
         for i, features in zip(missing, computed, strict=True):
             store.put(digests[i], features)
@@ -146,7 +170,7 @@ def head_of(model: Classifier) -> Classifier:
 
 def _reported(batches: Iterable[Any], name: str, wanted: bool) -> Iterator[Any]:
     """Yields `batches`; shows a bar on a terminal, otherwise an estimate of the time, then intervals."""
-    total, console, title = count(batches), Console(), f"features of the {name} images"
+    total, console, title = count(batches), Console(), f"features of the {name} data"
     if not wanted or total is None:
         yield from batches
         return

@@ -24,7 +24,9 @@ class Epoch:
     def __str__(self) -> str:
         text = f"loss {self.train_loss:.4f}"
         if self.val_loss is not None:
-            text += f", validation {self.val_loss:.4f}, accuracy {self.val_accuracy:.2%}"
+            text += f", validation {self.val_loss:.4f}"
+        if self.val_accuracy is not None:
+            text += f", accuracy {self.val_accuracy:.2%}"
         return text
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from daedl.classifier import Classifier
 from daedl.data.batches import Batch
 from daedl.data.loaders import count, generators, start_epoch
 from daedl.distributed import broadcast_buffers
 from daedl.methods.base import Phase
+from daedl.model import Model
 from daedl.training.bars import Bars, show_bars
 from daedl.training.callbacks import call
 from daedl.training.checkpoint import Checkpoint
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def train_all(
     fabric: "Fabric",
-    model: Classifier,
+    model: Model[Any],
     plan: Plan,
     train: Iterable[Batch],
     val: Iterable[Batch] | None,
@@ -57,7 +57,7 @@ class Run:
     def __init__(
         self,
         fabric: "Fabric",
-        model: Classifier,
+        model: Model[Any],
         plan: Plan,
         train: Iterable[Batch],
         val: Iterable[Batch] | None,

@@ -70,11 +70,13 @@ class OneCycle:
 
     def build(self, optimizer: Optimizer, steps: int) -> OneCycleLR:
         """Builds the schedule for the number of `steps` of the whole training."""
+        # OneCycleLR divides by the length of the rise: rise * steps - 1.
+        rise = self.rise if self.rise * steps != 1 else 0.99 * self.rise
         return OneCycleLR(
             optimizer,
             [group["lr"] for group in optimizer.param_groups],
             total_steps=steps,
-            pct_start=self.rise,
+            pct_start=rise,
             anneal_strategy=self.shape,
             cycle_momentum=False,
             div_factor=1 / self.start,

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR
 
-from daedl.checks import require_batch, require_finite, require_targets, require_weights
-from daedl.classifier import Classifier
+from daedl.checks import require_batch, require_finite, require_weights
 from daedl.data.batches import Batch
 from daedl.distributed import sum_across
-from daedl.methods import Method
+from daedl.inputs import Inputs, count_rows
+from daedl.methods.base import BaseMethod, Method
+from daedl.model import Model
 from daedl.outputs import collect
 from daedl.training.chance import chance_level, confusion_margins
 
@@ -39,17 +40,18 @@ class Passes:
     """
 
     fabric: "Fabric"
-    model: Classifier
+    model: Model[Any]
     network: Any
     optimizer: Any
     scheduler: LRScheduler
-    method: Method
+    method: BaseMethod
     gradient_clip: float | None
     class_weights: Tensor | None
 
     def train(self, batches: Iterable[Batch], epoch: int) -> float:
         """Takes a step per batch; returns the mean loss per sample of all processes."""
-        num_classes = self.model.network.num_classes
+        classifies = isinstance(self.method, Method)
+        num_classes = self.model.network.num_classes if classifies else 0
         self.network.train()
         total, samples = 0.0, 0
         counts = torch.zeros(num_classes, dtype=torch.long)
@@ -63,9 +65,9 @@ class Passes:
             if not math.isfinite(value):
                 self._explain(images, where)
             self._step(loss, first=number == 0)
-            total += value * (len(images) if self.method.reduction == "mean" else 1)
-            samples += len(images)
-            if epoch == 0:
+            total += value * (len(targets) if self.method.reduction == "mean" else 1)
+            samples += len(targets)
+            if epoch == 0 and classifies:
                 counts += torch.bincount(targets.cpu(), minlength=num_classes)
         sums = sum_across(torch.tensor([total, samples, *counts.tolist()], dtype=torch.float64))
         _require_all_classes(sums[1:], epoch)
@@ -80,31 +82,37 @@ class Passes:
         model, method = self.model, self.method
         # Not the DDP wrapper, which would wait for processes with fewer batches.
         with self.fabric.autocast():
-            outputs, targets = collect(model.network, data, model.prepare, name="validation data")
+            outputs, targets = collect(
+                model.network, data, model.prepare, name="validation data", convert=model.targets
+            )
         losses = method.loss(outputs, targets, epoch=math.inf)
         if (weights := self._class_weights(targets)) is not None:
             losses = losses * weights
-        predicted = method.predict_labels(outputs)
-        margins = confusion_margins(predicted, targets, model.network.num_classes)
-        right = (predicted == targets).double().sum()
-        sums = sum_across(torch.stack((losses.double().sum(), right, *margins.flatten())))
-        margins = sums[2:].view_as(margins)
-        loss, accuracy = (sums[:2] / margins[1].sum()).tolist()
+        judged: tuple[Tensor, ...] = ()
+        if isinstance(method, Method):
+            predicted = method.predict_labels(outputs)
+            margins = confusion_margins(predicted, targets, model.network.num_classes)
+            judged = (predicted == targets).double().sum(), *margins.flatten()
+        number = torch.tensor(len(targets), dtype=torch.float64)
+        sums = sum_across(torch.stack((number, losses.double().sum(), *judged)))
+        loss = float(sums[1] / sums[0])
         if not math.isfinite(loss):
             raise ValueError(
                 f"the validation loss is {loss}; expected a finite number: lower the learning rate"
             )
-        return loss, accuracy, chance_level(margins)
+        if not judged:
+            return loss, None, None
+        return loss, float(sums[2] / sums[0]), chance_level(sums[3:].view_as(margins))
 
-    def _prepare(self, batch: Batch, where: str) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _prepare(self, batch: Batch, where: str) -> tuple[Inputs, Tensor, Tensor | None]:
         """Validates a batch; returns its inputs, targets and weights on the device."""
         raw, targets, weights = require_batch(batch, where)
         inputs = self.model.prepare(raw, where)
-        require_targets(targets, self.model.network.num_classes, len(inputs), where)
+        number, like = count_rows(inputs), next(self.model.network.parameters())
+        targets = self.model.targets(targets, number, where).to(like.device)
         if weights is not None:
-            require_weights(weights, len(inputs), where)
-            weights = weights.to(inputs)
-        targets = targets.to(inputs.device).long()
+            require_weights(weights, number, where)
+            weights = weights.to(like)
         by_class = self._class_weights(targets)
         if weights is None or by_class is None:
             return inputs, targets, by_class if weights is None else weights
@@ -126,7 +134,7 @@ class Passes:
         if isinstance(self.scheduler, STEPPED_BY_BATCH):
             self.scheduler.step()
 
-    def _explain(self, images: Tensor, where: str) -> None:
+    def _explain(self, images: Inputs, where: str) -> None:
         """Raises an error that explains why the loss of a batch is NaN or infinite."""
         with torch.no_grad():
             outputs = self.model.network(images)

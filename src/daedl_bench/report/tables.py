@@ -21,7 +21,7 @@ SCORES = ("aleatoric", "epistemic", "density")
 class Column(NamedTuple):
     """A column of a table: its heading, the metric, and the scale and digits that it is printed with.
 
-    `purpose` is what methods with the best result are good for; costs have none.
+    `purpose` is what the result says a method is good for; costs have none.
     """
 
     heading: str

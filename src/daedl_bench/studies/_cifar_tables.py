@@ -1,84 +1,79 @@
 """Tables of CIFAR-10 in the documentation, from rows."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.resources import files
 
 from daedl_bench import names
-from daedl_bench.names import markdown
+from daedl_bench.names import DASH
+from daedl_bench.studies import ready
 from daedl_bench.studies._tables import (
-    Question,
     Source,
+    by_name,
     by_question,
-    number_of_seeds,
+    by_source,
+    detection,
+    every_source,
+    known,
     with_seeds,
 )
 from daedl_bench.summary import Results
 
-CPU, KNOWN = "cifar10-cpu", "cifar10"
-ACCURACY = Question("accuracy", KNOWN, "classification", "accuracy", ("labels",))
-MISCLASSIFICATION = Question(
-    "misclassification AUPR, aleatoric", KNOWN, "misclassification", "aupr", ("aleatoric",)
-)
-BRIER = Question("Brier score (lower is better)", KNOWN, "classification", "brier", ("probs",))
-ECE = Question("calibration error ECE (lower is better)", KNOWN, "calibration", "ece", ("probs",))
-DETECTION = tuple(
-    Question(f"{title}: {metric.upper()}", data, "ood", metric)
-    for data, title in {"svhn": "SVHN", "cifar100": "CIFAR-100"}.items()
-    for metric in ("aupr", "auroc")
-)
-FAR = tuple(
-    Question(f"{names.dataset(data)}: AUROC", data, "ood", "auroc")
-    for data in ("mnist", "fashion-mnist", "kmnist", "noise")
-)
-SHIFT = tuple(
-    Question(f"CIFAR-10-C, severity {severity}: AUPR", f"cifar10-c/{severity}", "shift", "aupr")
-    for severity in range(1, 6)
-)
+CPU, DATA = "cifar10-cpu", "cifar10"
+KNOWN = known(DATA)
+DETECTION = [
+    detection(data, metric) for data in ("svhn", "cifar100") for metric in ("aupr", "auroc")
+]
+FAR = [detection(data, "auroc") for data in ("mnist", "fashion-mnist", "kmnist", "noise")]
+SHIFT = [detection(f"cifar10-c/{severity}") for severity in range(1, 6)]
 OURS = ("daedl", "daedl-depths", "daedl-diagonal", "softmax", "retrofit-depths")
+TITLED = {"accuracy": KNOWN.accuracy, **{each.title: each for each in DETECTION}}
 
 
 def cifar(results: Results) -> str:
     """DAEDL in the paper's variant and with densities on all depths, and softmax with and without these."""
-    questions = (ACCURACY, MISCLASSIFICATION, BRIER, ECE, *DETECTION, *FAR, *SHIFT)
-    return by_question(results, questions, _columns(results, OURS), published=KNOWN)
+    questions = (*KNOWN, *DETECTION, *FAR, *SHIFT)
+    return by_question(results, questions, _columns(results, OURS), published=DATA)
 
 
 def cifar_summary(results: Results) -> str:
     """Accuracy and detection, for the README."""
     chosen = _columns(results, ("daedl", "daedl-depths", "softmax", "retrofit-depths"))
-    return by_question(results, (ACCURACY, *DETECTION), chosen, published=KNOWN)
+    return by_question(results, TITLED.values(), chosen, published=DATA)
 
 
 def cifar_methods(results: Results) -> str:
     """Every method with rows, one line each."""
-    questions = (ACCURACY, ECE, *DETECTION)
-    lines = [
+    questions = {"accuracy": KNOWN.accuracy, "ECE": KNOWN.ece, **TITLED}
+    return every_source(results, "cifar10-ood", CPU, questions)
+
+
+def cifar_published(results: Results) -> str:
+    """The highest published figures, then ours."""
+    content = tomllib.loads((files("daedl_bench") / "published.toml").read_text("utf-8"))
+    theirs = [
         [
-            names.method(label),
-            str(seeds),
-            *(each.text(results, Source(CPU, label)) for each in questions),
+            f"{each['name']}, {each['network']} ({each['source']})",
+            f"{each['accuracy']:.2f}" if "accuracy" in each else DASH,
+            *(each.get(ask.data, {}).get(ask.metric, DASH) for ask in DETECTION),
         ]
-        for label in results.catalogue.experiment("cifar10-ood").methods
-        if (seeds := number_of_seeds(results, Source(CPU, label)))
+        for each in content["figure"]
     ]
-    heads = ["", "seeds", "accuracy", "ECE", *(each.title for each in DETECTION)]
-    return markdown(heads, lines)
+    ours = {f"**{head}**": source for head, source in _columns(results, OURS).items()}
+    return by_source(results, ours, TITLED, theirs)
 
 
 def cifar_ready(results: Results) -> str:
-    """The ready model, for its card."""
-    auroc = tuple(each for each in DETECTION if each.metric == "auroc")
-    columns = _columns(results, ("daedl-diagonal",))
-    return by_question(results, (ACCURACY, BRIER, ECE, *auroc, *FAR), columns)
+    """The ready model, for its card: its own seed alone."""
+    auroc = (each for each in DETECTION if each.metric == "auroc")
+    own = replace(results, rows=tuple(row for row in results.rows if row.seed == ready.SEED))
+    columns = {f"seed {ready.SEED}": Source(ready.PROTOCOL, ready.LABEL)}
+    return by_question(own, (KNOWN.accuracy, KNOWN.brier, KNOWN.ece, *auroc, *FAR), columns)
 
 
 def _columns(results: Results, labels: tuple[str, ...]) -> Mapping[str, Source]:
     return with_seeds(results, {names.method(each): Source(CPU, each) for each in labels})
 
 
-TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
-    {
-        each.__name__.replace("_", "-"): each
-        for each in (cifar, cifar_summary, cifar_methods, cifar_ready)
-    }
-)
+TABLES = by_name(cifar, cifar_summary, cifar_methods, cifar_published, cifar_ready)

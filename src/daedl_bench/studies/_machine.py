@@ -5,14 +5,19 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 import typer
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 import daedl
+from daedl.data import Batch, ImageSet
+from daedl.networks import Network
 from daedl_bench.results import commit
 
 Name = TypeVar("Name", bound=Hashable)
@@ -46,14 +51,18 @@ class Limited:
 
 
 def best_times(work: Mapping[Name, Callable[[], object]], rounds: int) -> dict[Name, float]:
-    """The shortest time of each, measured in alternation; the first round is a warm-up."""
+    """The shortest time of each, measured in alternation; the first round is a warm-up.
+
+    Work that returns a number of seconds took as long, whatever was done around it.
+    """
     times: dict[Name, list[float]] = {name: [] for name in work}
     for number in range(rounds + 1):
         for name, run in work.items():
             started = time.perf_counter()
-            run()
+            taken = run()
             if number:
-                times[name].append(time.perf_counter() - started)
+                elapsed = time.perf_counter() - started
+                times[name].append(taken if isinstance(taken, float) else elapsed)
     return {name: min(each) for name, each in times.items()}
 
 
@@ -72,8 +81,44 @@ def compared(
     return Limited(benchmark, case, unit, value, limit, faster, ours, reference)
 
 
-def conclude(title: str, rows: Sequence[Limited], path: Path) -> None:
-    """Show the rows and append them to the file `path`; exit with status 1 if a limit is exceeded."""
+def cross_entropy(network: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    """The loss of the references."""
+    return F.cross_entropy(network(images).logits, targets)
+
+
+def epoch(
+    classifier: daedl.Classifier, images: ImageSet, *val: ImageSet, **options: Any
+) -> Callable[[], float]:
+    """An epoch of `fit` with these options and `batch_size`; it returns the seconds of training."""
+    options |= {"max_epochs": 1, "accelerator": "cpu", "progress": False}
+    size, augment = options.pop("batch_size"), options.pop("augment", None)
+
+    def run() -> float:
+        batches = images.batches(size, shuffle=True, augment=augment)
+        history = daedl.fit(classifier, batches, *(each.batches(size) for each in val), **options)
+        return history.epochs[0].seconds
+
+    return run
+
+
+def plain_epoch(
+    network: Network, optimizer: Optimizer, batches: Sequence[Batch], *, bfloat16: bool = False
+) -> Callable[[], None]:
+    """An epoch of a plain loop with cross-entropy on prepared batches."""
+
+    def run() -> None:
+        for images, targets in batches:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+                loss = cross_entropy(network, images, targets)
+            torch.autograd.backward(loss)
+            optimizer.step()
+
+    return run
+
+
+def record(title: str, rows: Sequence[Limited], path: Path) -> bool:
+    """Show the rows, append them to the file `path`, and return whether no limit is exceeded."""
     table = Table("figure", "case", "measured", "limit", title=title)
     for each in rows:
         limit = "" if each.limit is None else f"{'≥' if each.at_least else '≤'} {each.limit:.3g}"
@@ -85,5 +130,11 @@ def conclude(title: str, rows: Sequence[Limited], path: Path) -> None:
         for each in rows:
             present = {key: value for key, value in asdict(each).items() if value is not None}
             file.write(json.dumps(present) + "\n")
+    return all(each.met for each in rows)
+
+
+def conclude(title: str, rows: Sequence[Limited], path: Path) -> None:
+    """Show the rows and append them to the file `path`; exit with status 1 if a limit is exceeded."""
+    met = record(title, rows, path)
     typer.echo(f"rows appended to {path}")
-    raise typer.Exit(0 if all(each.met for each in rows) else 1)
+    raise typer.Exit(0 if met else 1)

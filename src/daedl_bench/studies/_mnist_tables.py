@@ -1,7 +1,6 @@
 """Tables of MNIST in the documentation, from rows."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 from pandas import DataFrame
 
@@ -12,42 +11,42 @@ from daedl_bench.studies._tables import (
     BOTH,
     Question,
     Source,
+    by_name,
     by_question,
+    by_source,
+    detection,
+    every_source,
+    known,
     number_of_seeds,
     with_seeds,
 )
 from daedl_bench.summary import Results
 
 QUICK, BRIEF, PAPER = "mnist-quick", "mnist-brief", "mnist-paper"
-
-
-ACCURACY = Question("accuracy", "mnist", "classification", "accuracy", ("labels",))
-BRIER = Question("Brier score (lower is better)", "mnist", "classification", "brier", ("probs",))
-ECE = Question("calibration error ECE (lower is better)", "mnist", "calibration", "ece", ("probs",))
-MISCLASSIFICATION = Question(
-    "misclassification AUPR, aleatoric", "mnist", "misclassification", "aupr", ("aleatoric",)
+KNOWN = known("mnist")
+KMNIST, FASHION, MNIST_C = DETECTION = tuple(map(detection, ("kmnist", "fashion-mnist", "mnist-c")))
+COMPARED = dict(
+    zip(
+        ("accuracy", "ECE", "KMNIST", "Fashion-MNIST", "MNIST-C"),
+        (KNOWN.accuracy, KNOWN.ece, *DETECTION),
+        strict=True,
+    )
 )
-KMNIST = Question("KMNIST: AUPR", "kmnist", "ood", "aupr")
-FASHION = Question("Fashion-MNIST: AUPR", "fashion-mnist", "ood", "aupr")
-NOISE = Question("uniform noise: AUROC", "noise-grey", "ood", "auroc")
-MNIST_C = Question("MNIST-C: AUPR", "mnist-c", "shift", "aupr")
-DETECTION = (KMNIST, FASHION, MNIST_C)
-COMPARED = (ACCURACY, ECE, *DETECTION)
 
 
 def protocols(results: Results) -> str:
     """DAEDL under the paper's protocol and the quick one, beside the paper's figures."""
     questions = (
-        *(ACCURACY, BRIER, MISCLASSIFICATION, KMNIST),
-        *(KMNIST._replace(title="KMNIST: AUROC", metric="auroc"), FASHION),
-        *(FASHION._replace(title="Fashion-MNIST: AUROC", metric="auroc"), MNIST_C),
+        *(KNOWN.accuracy, KNOWN.brier, KNOWN.misclassification),
+        *(KMNIST, detection("kmnist", "auroc"), FASHION, detection("fashion-mnist", "auroc")),
+        MNIST_C,
     )
     return _beside_the_paper(results, questions, (QUICK, "daedl-loo"))
 
 
 def summary(results: Results) -> str:
     """DAEDL beside the paper's figures, and softmax; for the README."""
-    return _beside_the_paper(results, (ACCURACY, *DETECTION), (QUICK, "softmax"))
+    return _beside_the_paper(results, (KNOWN.accuracy, *DETECTION), (QUICK, "softmax"))
 
 
 def _beside_the_paper(
@@ -64,47 +63,32 @@ def _beside_the_paper(
 def ablation(results: Results) -> str:
     """The parts of DAEDL, and softmax, under the quick protocol."""
     labels = ("softmax", "edl", "exp", "exp+de", "exp+sn", "daedl")
-    return by_question(
-        results, COMPARED, {names.method(each): Source(QUICK, each) for each in labels}
-    )
+    sources = {names.method(each): Source(QUICK, each) for each in labels}
+    return by_question(results, COMPARED.values(), sources)
 
 
 def every_method(results: Results) -> str:
     """Figures and costs of each method under the brief protocol."""
-    cost = Question("", "cost", "cost", "relative", ("step", "prediction"))
-    lines = [
-        [
-            names.method(label),
-            str(seeds),
-            *(each.text(results, Source(BRIEF, label)) for each in COMPARED),
-            *(
-                each.text(scale=1) if each else DASH
-                for each in cost.ask(results, Source(BRIEF, label))
-            ),
-        ]
-        for label in results.catalogue.experiment("mnist-ood").methods
-        if (seeds := number_of_seeds(results, Source(BRIEF, label)))
-    ]
-    heads = "seeds,accuracy,ECE,KMNIST,Fashion-MNIST,MNIST-C,step,prediction"
-    return markdown(["", *heads.split(",")], lines)
+    costs = {
+        score: Question("", "cost", "cost", "relative", (score,), scale=1)
+        for score in ("step", "prediction")
+    }
+    return every_source(results, "mnist-ood", BRIEF, COMPARED | costs)
 
 
 def wrapped(results: Results) -> str:
     """What the density adds to a softmax network that is trained already."""
-    titles = {
-        "softmax": "softmax, as it is",
-        "retrofit": "networks like these with the density, `retrofit`",
-        "daedl": "DAEDL",
+    sources = {
+        "softmax, as it is": Source(BRIEF, "softmax"),
+        "networks like these with the density, `retrofit`": Source(BRIEF, "retrofit"),
+        "DAEDL": Source(BRIEF, "daedl"),
     }
-    lines = [
-        [
-            f"{title} ({names.seeds(number_of_seeds(results, Source(BRIEF, label)))})",
-            *(each.text(results, Source(BRIEF, label)) for each in COMPARED),
-        ]
-        for label, title in titles.items()
-    ]
-    heads = "accuracy,calibration error,KMNIST,Fashion-MNIST,MNIST-C"
-    return markdown(["", *heads.split(",")], lines)
+    titled = {
+        f"{title} ({names.seeds(number_of_seeds(results, source))})": source
+        for title, source in sources.items()
+    }
+    heads = {"ECE": "calibration error"}
+    return by_source(results, titled, {heads.get(key, key): each for key, each in COMPARED.items()})
 
 
 def prevalence(results: Results) -> str:
@@ -115,15 +99,10 @@ def prevalence(results: Results) -> str:
         study = source._replace(study="prevalence")
         for each in (KMNIST, FASHION):
             rare = each._replace(metric="aupr, one in eight")
-            cells += [
-                each.text(results, source),
-                rare.text(results, study),
-                each.published(label, "mnist"),
-            ]
-        seeds, count = (
-            number_of_seeds(results, source),
-            max(s.n for s in rare.ask(results, study) if s),
-        )
+            cells += [each.text(results, source), rare.text(results, study)]
+            cells.append(each.published(label, "mnist"))
+        seeds = number_of_seeds(results, source)
+        count = max(s.n for s in rare.ask(results, study) if s)
         part = "" if count == seeds else f", {count} of them at 1 to 7"
         lines.append([f"{names.method(label)} ({names.seeds(seeds)}{part})", *cells])
     first, *others = "ours, 1 to 1", "ours, 1 to 7", "printed"
@@ -144,8 +123,8 @@ def quick_and_paper(results: Results) -> str:
         "quick": Source(QUICK, "daedl"),
         "paper": Source(PAPER, "daedl"),
     }
-    auroc = MNIST_C._replace(title="MNIST-C: AUROC", metric="auroc")
-    questions = (ACCURACY, KMNIST, FASHION, NOISE, MNIST_C, auroc)
+    noise, auroc = detection("noise-grey", "auroc"), detection("mnist-c", "auroc")
+    questions = (KNOWN.accuracy, KMNIST, FASHION, noise, MNIST_C, auroc)
     return by_question(results, questions, with_seeds(results, sources))
 
 
@@ -175,15 +154,16 @@ def unknown_digits(results: Results) -> str:
     rows = rows[rows["score"].isin(BOTH)]
     # Datasets that every candidate was measured on.
     table = 100 * rows.pivot_table("value", "protocol", ["data", "score"]).dropna(axis="columns")
-    values, means = table.to_dict(), table.mean(axis="columns").sort_values(ascending=False)
+    means = table.mean(axis="columns").sort_values(ascending=False)
     sets = [str(each) for each in table.columns.unique("data")]
+    cells = table.map("{:.2f}".format).to_dict()
     lines = [
         [
-            _recipe(name, results),
-            *(" / ".join(f"{float(values[each, s][name]):.2f}" for s in BOTH) for each in sets),
+            _recipe(str(name), results),
+            *(" / ".join(cells[each, score][name] for score in BOTH) for each in sets),
             f"{mean:.2f}",
         ]
-        for name, mean in zip(map(str, means.index), means, strict=True)
+        for name, mean in means.items()
     ]
     return markdown(["candidate", *sets, "mean"], lines)
 
@@ -224,12 +204,7 @@ def _recipe(name: str, results: Results) -> str:
     return next((f"`{each.removeprefix('mnist-')}`: " for each in became), "") + name
 
 
-TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
-    {
-        each.__name__.replace("_", "-"): each
-        for each in (
-            *(summary, protocols, ablation, every_method, wrapped, prevalence),
-            *(quick_and_paper, candidates, unknown_digits, rates),
-        )
-    }
+TABLES = by_name(
+    *(summary, protocols, ablation, every_method, wrapped, prevalence),
+    *(quick_and_paper, candidates, unknown_digits, rates),
 )

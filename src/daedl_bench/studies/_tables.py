@@ -1,6 +1,6 @@
 """Tables of experiments in the documentation: lines ask for figures, columns say where they come from."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from daedl_bench import names, paper
@@ -26,6 +26,7 @@ class Question(NamedTuple):
     task: str
     metric: str
     scores: tuple[str, ...] = BOTH
+    scale: float = 100
 
     def ask(self, results: Results, source: Source) -> list[Summary | None]:
         """The summary of every score."""
@@ -35,8 +36,13 @@ class Question(NamedTuple):
 
     def text(self, results: Results, source: Source) -> str:
         """Every score; the number of seeds is shown where it is not the accuracy's."""
-        found, seeds = self.ask(results, source), number_of_seeds(results, source)
-        cells = [each.text(count=each.n != (seeds or each.n)) if each else DASH for each in found]
+        found = self.ask(results, source)
+        # Costs are measured with one seed.
+        seeds = 0 if self.task == "cost" else number_of_seeds(results, source)
+        cells = [
+            each.text(self.scale, count=each.n != (seeds or each.n)) if each else DASH
+            for each in found
+        ]
         return " / ".join(cells) if any(found) else DASH
 
     def published(self, method: str, known: str) -> str:
@@ -50,6 +56,64 @@ class Question(NamedTuple):
         }
         cells = [f"{means[each]:.2f}" if each in means else DASH for each in self.scores]
         return " / ".join(cells) if means else DASH
+
+
+class Known(NamedTuple):
+    """What is asked about an in-distribution dataset."""
+
+    accuracy: Question
+    misclassification: Question
+    brier: Question
+    ece: Question
+
+
+def known(data: str) -> Known:
+    """The questions about the test set `data`."""
+    return Known(
+        Question("accuracy", data, "classification", "accuracy", ("labels",)),
+        Question("misclassification AUPR, aleatoric", data, "misclassification", "aupr", BOTH[:1]),
+        Question("Brier score (lower is better)", data, "classification", "brier", ("probs",)),
+        Question("calibration error ECE (lower is better)", data, "calibration", "ece", ("probs",)),
+    )
+
+
+def detection(data: str, metric: str = "aupr") -> Question:
+    """How well an OOD dataset, or corruptions, are detected."""
+    task = "shift" if "-c" in data else "ood"
+    return Question(f"{names.dataset(data)}: {metric.upper()}", data, task, metric)
+
+
+def by_name(*tables: Callable[[Results], str]) -> Mapping[str, Callable[[Results], str]]:
+    """The tables by the names that pages call them."""
+    return {each.__name__.replace("_", "-"): each for each in tables}
+
+
+def by_source(
+    results: Results,
+    sources: Mapping[str, Source],
+    questions: Mapping[str, Question],
+    first: Iterable[Sequence[str]] = (),
+) -> str:
+    """One line per source, one column per question, by heading; `first` are lines above."""
+    lines = [
+        [head, *(each.text(results, source) for each in questions.values())]
+        for head, source in sources.items()
+    ]
+    return markdown(["", *questions], [*first, *lines])
+
+
+def every_source(
+    results: Results, experiment: str, protocol: str, questions: Mapping[str, Question]
+) -> str:
+    """One line per method of an experiment with rows under `protocol`, with the number of seeds."""
+    labels = results.catalogue.experiment(experiment).methods
+    sources = {names.method(label): Source(protocol, label) for label in labels}
+    lines = [
+        [head, str(seeds), *(each.text(results, source) for each in questions.values())]
+        for head, source in sources.items()
+        if (seeds := number_of_seeds(results, source))
+    ]
+    return markdown(["", "seeds", *questions], lines)
 
 
 def by_question(

@@ -4,28 +4,26 @@
 
 Trains every candidate whose name contains `--only` and that has no rows yet, with one thread, and appends
 its rows to benchmarks/results/cifar10_cpu_choice.jsonl: loss and accuracy on the 2,500 held-out images,
-epochs, seconds, CPU seconds, and images per CPU second in the fastest training step. Test images and OOD
-images are not read. A candidate whose run is interrupted continues after its last complete epoch.
+epochs, and seconds. Test images and OOD images are not read. A candidate whose run is interrupted continues
+after its last complete epoch. Rows of the first candidates also have CPU seconds, and images per CPU second.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-from torch import Tensor, nn
+from torch import nn
 
 from daedl import Classifier, fit, methods
 from daedl.cli.common import using_threads
-from daedl.data import Augmentation, Batch, Batches, ImageSet, Preprocess
-from daedl.data.augment import Chain, Crop, Flip
-from daedl.data.batches import EpochOrder
+from daedl.data import ImageSet, Preprocess, augmentation
 from daedl.evaluate import Measured
 from daedl.networks import Network, WhitenNet
-from daedl.training import Epoch, OneCycle, sgd
+from daedl.training import Epoch, History, OneCycle, sgd
 from daedl_bench import datasets, results
 from daedl_bench.options import RESULTS, DataRoot
 from daedl_bench.spec import digest
@@ -38,6 +36,9 @@ HELD_OUT = 2500  # images, as in cifar10-paper
 # Of each channel, as in cifar10-paper.
 PREPROCESS = Preprocess(3, 32, mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
 WHITENED_ON = 5000  # training images that the whitening filters are computed from, as in airbench
+# What all candidates share, as their digests name it: `sgd` and the augmentations have these as defaults.
+SHARED = {"momentum": 0.9, "decay": 5e-4, "bias_rate": 1.0, "shift": 2, "cutout": 0}
+PRECISION = "bf16-mixed"
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,8 @@ class Candidate:
         whiten: whether the whitening filters are computed from training images. False, whose rows are
             older, can't be measured again: `fit` computes them.
         batch_size: images in a step.
-        momentum: Nesterov's.
-        decay: weight decay of convolutions and dense layers, not of BatchNorm and biases.
         dense_rate: learning rate of the dense layer, as a multiple of the convolutions'.
-        bias_rate: the same for BatchNorm and biases.
-        shift: pixels that an image is moved by at most, reflected at the border.
-        cutout: side of the square that is blanked out; 0 for none.
         clip: largest norm of the gradient, or None.
-        precision: as `fit` takes it.
     """
 
     name: str
@@ -87,67 +82,40 @@ class Candidate:
     max_pooling: bool = False
     whiten: bool = True
     batch_size: int = 512
-    momentum: float = 0.9
-    decay: float = 5e-4
     dense_rate: float = 1.0
-    bias_rate: float = 1.0
-    shift: int = 2
-    cutout: int = 0
     clip: float | None = None
-    precision: str = "bf16-mixed"
 
     @property
     def key(self) -> str:
         """A digest of everything but the name."""
-        return digest({**asdict(self), "name": ""})
+        return digest({**asdict(self), **SHARED, "precision": PRECISION, "name": ""})
 
-
-@dataclass(frozen=True)
-class Cutout:
-    """Set a square with this side to the mean colour of the image, wholly inside it."""
-
-    side: int
-
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        number, _, height, width = images.shape
-        top = torch.randint(height - self.side + 1, (number, 1), generator=generator)
-        left = torch.randint(width - self.side + 1, (number, 1), generator=generator)
-        rows_, columns = torch.arange(height), torch.arange(width)
-        inside = ((rows_ >= top) & (rows_ < top + self.side)).unsqueeze(2) & (
-            (columns >= left) & (columns < left + self.side)
-        ).unsqueeze(1)
-        return torch.where(inside.unsqueeze(1), images.mean((2, 3), keepdim=True), images)
-
-
-class Timed:
-    """Batches, with the CPU seconds that each takes: other processes may share the core."""
-
-    def __init__(self, batches: Batches) -> None:
-        self.batches = batches
-        self.seconds: list[float] = []
-
-    @property
-    def sampler(self) -> EpochOrder:
-        """`daedl.fit` sets its epoch."""
-        return self.batches.sampler
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        before = time.process_time()
-        for number, batch in enumerate(self.batches):
-            yield batch
-            now = time.process_time()
-            if number:  # the first step of an epoch includes no augmentation
-                self.seconds.append(now - before)
-            before = now
-
-
-def augmentation(candidate: Candidate) -> Augmentation:
-    """Flip, shift, and cutout if there is one."""
-    steps: tuple[Augmentation, ...] = (Flip(), Crop(candidate.shift, mode="reflect"))
-    return Chain((*steps, Cutout(candidate.cutout)) if candidate.cutout else steps)
+    def fit(
+        self, network: Network, train: ImageSet, *held_out: ImageSet, stage: int, **options: Any
+    ) -> History:
+        """Train a stage."""
+        chosen, settings = self.stages[stage], dict(self.stages[stage].method)
+        method = methods.build(settings.pop("name"), **settings)
+        return fit(
+            Classifier(network, method, preprocess=PREPROCESS),
+            train.batches(
+                self.batch_size,
+                shuffle=True,
+                seed=options["seed"],
+                augment=augmentation(("flip", "shift")),
+                drop_last=True,
+            ),
+            *held_out,
+            max_epochs=chosen.epochs,
+            patience=chosen.epochs,
+            optimizer=sgd(chosen.rate, factors={2: self.dense_rate}),
+            schedule=OneCycle(chosen.rise, chosen.start, chosen.end),
+            gradient_clip=self.clip,
+            accelerator="cpu",
+            precision=PRECISION,
+            progress=False,
+            **options,
+        )
 
 
 def network_of(candidate: Candidate, train: ImageSet) -> Network:
@@ -162,64 +130,35 @@ def network_of(candidate: Candidate, train: ImageSet) -> Network:
     return network
 
 
-def train(
-    candidate: Candidate, data: Path | None, show: Callable[[str], None]
-) -> Iterator[Measured]:
+def train(candidate: Candidate, data: Path | None) -> Iterator[Measured]:
     """Train `candidate`; its figures on the held-out images."""
-    val, known = datasets.load("cifar10", "train", data, download=False).random_split(
-        HELD_OUT, SEED
-    )
-    batches = known.batches(
-        candidate.batch_size,
-        shuffle=True,
-        seed=SEED,
-        augment=augmentation(candidate),
-        drop_last=True,
-    )
-    timed = Timed(batches)
-    network = network_of(candidate, known)
+    known = datasets.load("cifar10", "train", data, download=False)
+    val, rest = known.random_split(HELD_OUT, SEED)
+    network = network_of(candidate, rest)
     epochs: list[Epoch] = []
-    factors = {2: candidate.dense_rate, 1: candidate.bias_rate}
-    for number, stage in enumerate(candidate.stages):
-        settings = dict(stage.method)
-        method = methods.build(settings.pop("name"), **settings)
-        model = Classifier(network, method, preprocess=PREPROCESS)
-        history = fit(
-            model,
-            timed,
-            val.batches(500),
-            max_epochs=stage.epochs,
-            patience=stage.epochs,
-            optimizer=sgd(stage.rate, candidate.momentum, candidate.decay, factors),
-            schedule=OneCycle(stage.rise, stage.start, stage.end),
-            gradient_clip=candidate.clip,
-            seed=SEED + number,
-            accelerator="cpu",
-            precision=candidate.precision,
-            checkpoint=_checkpoint(candidate, number),
+    for stage in range(len(candidate.stages)):
+        history = candidate.fit(
+            network,
+            rest,
+            val,
+            stage=stage,
+            seed=SEED + stage,
+            checkpoint=_checkpoint(candidate, stage),
             resume=True,
-            progress=False,
         )
         epochs += history.epochs
         for epoch in history.epochs:
-            show(f"  {epoch}, {epoch.seconds:.0f} s")
-    yield from _measured(epochs)
-    fastest = candidate.batch_size / min(timed.seconds)
-    yield Measured("cost", "training", "images per second", fastest)
-    yield Measured("cost", "training", "CPU seconds", sum(timed.seconds))
-
-
-def _checkpoint(candidate: Candidate, stage: int) -> Path:
-    """Where a stage continues after an interruption; removed once the rows are written."""
-    return PATH.with_name(f".{candidate.key}.{stage}.ckpt")
-
-
-def _measured(epochs: Sequence[Epoch]) -> Iterator[Measured]:
+            typer.echo(f"  {epoch}, {epoch.seconds:.0f} s")
     last = epochs[-1]
     yield Measured("training", "labels", "accuracy", last.val_accuracy or 0.0)
     yield Measured("training", "loss", "validation", last.val_loss or 0.0)
     yield Measured("training", "loss", "training", last.train_loss)
     yield Measured("cost", "training", "epochs", len(epochs))
+
+
+def _checkpoint(candidate: Candidate, stage: int) -> Path:
+    """Where a stage continues after an interruption; removed once the rows are written."""
+    return PATH.with_name(f".{candidate.key}.{stage}.ckpt")
 
 
 # Evidential losses are averaged over a batch, so that one rate serves any size of it.
@@ -241,10 +180,9 @@ def candidates() -> tuple[Candidate, ...]:
         network={"hidden": (64, 256, 256)},
         batch_size=256,
     )
+    pooled = Candidate("3 epochs, cross-entropy, max pooling", (Stage(CROSS_ENTROPY, 3),))
     return (
-        Candidate(
-            "3 epochs, cross-entropy, max pooling", (Stage(CROSS_ENTROPY, 3),), max_pooling=True
-        ),
+        replace(pooled, max_pooling=True),
         base,
         replace(base, name="2 epochs, cross-entropy", stages=(Stage(CROSS_ENTROPY, 2),)),
         replace(
@@ -290,23 +228,18 @@ def search(
         typer.echo(candidate.name)
         started = time.perf_counter()
         with using_threads(1):
-            found = list(train(candidate, data, typer.echo))
-        _append(candidate, found, time.perf_counter() - started)
-        figures = {each.metric: round(each.value, 4) for each in found}
-        typer.echo(f"{candidate.name} {figures}")
-
-
-def _append(candidate: Candidate, found: Sequence[Measured], seconds: float) -> None:
-    rows = results.rows(
-        found,
-        experiment=EXPERIMENT,
-        method="+".join(stage.method["name"] for stage in candidate.stages),
-        data="held out",
-        seed=SEED,
-        seconds=seconds,
-        spec=candidate.key,
-        protocol=candidate.name,
-    )
-    results.append(PATH, rows)
-    for stage in range(len(candidate.stages)):
-        _checkpoint(candidate, stage).unlink(missing_ok=True)
+            found = list(train(candidate, data))
+        rows = results.rows(
+            found,
+            experiment=EXPERIMENT,
+            method="+".join(stage.method["name"] for stage in candidate.stages),
+            data="held out",
+            seed=SEED,
+            seconds=time.perf_counter() - started,
+            spec=candidate.key,
+            protocol=candidate.name,
+        )
+        results.append(PATH, rows)
+        for stage in range(len(candidate.stages)):
+            _checkpoint(candidate, stage).unlink(missing_ok=True)
+        typer.echo(f"{candidate.name} { {each.metric: round(each.value, 4) for each in found} }")

@@ -8,7 +8,7 @@ on how well conditioned their features are.
 
 from collections.abc import Callable
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, product, repeat
 from typing import Annotated
 
 import torch
@@ -99,20 +99,11 @@ def main(
             {label: partial(each.predict, images) for label, each in ready.items()}, rounds
         ),
     }
-    rows = [
-        row
-        for label in methods
-        for score, times in seconds.items()
-        for relative in [Measured("cost", score, "relative", times[label] / times[REFERENCE])]
-        for row in trial_rows(
-            [relative],
-            specs.trial(label, protocol, 0),
-            label,
-            "cost",
-            times[label],
-            experiment=experiment.name,
-        )
-    ]
+    rows = []
+    for label, (score, times) in product(methods, seconds.items()):
+        relative = [Measured("cost", score, "relative", times[label] / times[REFERENCE])]
+        trial, fields = specs.trial(label, protocol, 0), {"experiment": experiment.name}
+        rows += trial_rows(relative, trial, label, "cost", times[label], **fields)
     results.save(folder / "costs.jsonl", rows)
     table = results.frame(rows).pivot(index="method", columns="score", values="value")
     typer.echo(table.round(2).to_string())

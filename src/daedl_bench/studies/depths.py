@@ -12,7 +12,7 @@ dataset is read. Rows are appended to benchmarks/results/depths.jsonl.
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,19 +20,21 @@ import torch
 import typer
 from torch import Tensor
 
-from daedl import Classifier, backbones, fit, metrics
+from daedl import Classifier, fit, metrics
 from daedl.cli.common import using_threads
 from daedl.data import ImageSet
 from daedl.density.effect import NEAR
 from daedl.density.fitting import Covariance
 from daedl.evaluate import Measured
 from daedl.methods import DAEDL, EDLPlus
-from daedl.networks import Backbone, WhitenNet
+from daedl.networks import WhitenNet
 from daedl.networks.depths import Pooling
 from daedl.outputs import Outputs
-from daedl.training import OneCycle, sgd
+from daedl.training.feature_cache import FeatureCache
+from daedl.training.frozen import features_of, head_of
 from daedl_bench import datasets, results
 from daedl_bench.corruptions import corrupt
+from daedl_bench.names import markdown
 from daedl_bench.options import RESULTS, DataRoot
 from daedl_bench.studies import cifar10_cpu
 
@@ -47,13 +49,9 @@ HELD_OUT = 300  # images that are corrupted (chosen)
 PHOTOS = (0, 1, 3, 8)  # classes of CIFAR-10: airplane, automobile, cat, ship
 PER_CLASS = 600  # training images of each
 PIXELS = 128  # the default when the rows were measured
-TRAINING, FITTED, EPOCHS = (
-    10_000,
-    5_000,
-    3,
-)  # images and passes of WhitenNet (chosen: minutes on one core)
+TRAINING, FITTED = 10_000, 5_000  # images of WhitenNet (chosen: minutes on one core)
 RECIPE = cifar10_cpu.Candidate(
-    "depths", (cifar10_cpu.Stage(cifar10_cpu.EVIDENTIAL, EPOCHS, 0.8),), batch_size=256, clip=1.0
+    "depths", (cifar10_cpu.Stage(cifar10_cpu.EVIDENTIAL, 3, 0.8),), batch_size=256, clip=1.0
 )
 
 
@@ -89,13 +87,8 @@ class Computed:
 
     def select(self, outputs: Outputs, choice: Choice) -> Outputs:
         """`outputs` with the features of `choice`."""
-        parts = dict(
-            zip(
-                self.widths,
-                torch.split(outputs.features, list(self.widths.values()), dim=1),
-                strict=True,
-            )
-        )
+        split = torch.split(outputs.features, list(self.widths.values()), dim=1)
+        parts = dict(zip(self.widths, split, strict=True))
         chosen = [parts[name] for name in choice.blocks]
         if choice.pooling == "mean":
             named = zip(choice.blocks, chosen, strict=True)
@@ -105,30 +98,27 @@ class Computed:
 
 def choices(
     depths: Iterable[tuple[str, ...]], covariances: Iterable[Covariance]
-) -> Iterator[Choice]:
+) -> tuple[Choice, ...]:
     """Every combination; the last block alone has no positions, and a single part no other block."""
     poolings: tuple[Pooling, ...] = ("mean", "mean-std")
-    for blocks, pooling, normalize, covariance in product(
-        depths, poolings, (True, False), covariances
-    ):
-        pooled = pooling == "mean" or blocks != ("pool",)
-        if pooled and (covariance != "block" or len(blocks) > 1):
-            yield Choice(blocks, pooling, normalize, covariance)
+    every = starmap(Choice, product(depths, poolings, (True, False), covariances))
+    return tuple(
+        each
+        for each in every
+        if each.pooling == "mean" or each.blocks != ("pool",)
+        if each.covariance != "block" or len(each.blocks) > 1
+    )
 
 
 NETWORKS: Mapping[str, tuple[Choice, ...]] = {
-    "whitennet": tuple(
-        choices(
-            [("pool",), ("block2",), ("block2", "pool"), ("block1", "block2", "pool")],
-            ("full", "tied", "diagonal", "block"),
-        )
+    "whitennet": choices(
+        [("pool",), ("block2",), ("block2", "pool"), ("block1", "block2", "pool")],
+        ("full", "tied", "diagonal", "block"),
     ),
     # 600 images per class don't determine a covariance of 1,280 features each.
-    "photos": tuple(
-        choices(
-            [("pool",), ("stage5",), ("stage5", "pool"), ("stage3", "stage5", "pool")],
-            ("tied", "diagonal"),
-        )
+    "photos": choices(
+        [("pool",), ("stage5",), ("stage5", "pool"), ("stage3", "stage5", "pool")],
+        ("tied", "diagonal"),
     ),
 }
 
@@ -140,32 +130,15 @@ def whitennet(seed: int, data: Path | None) -> Computed:
     train, _ = rest.random_split(TRAINING, seed)
     torch.manual_seed(seed)
     network = WhitenNet(3, 10, features=("block1", "block2", "pool"), pooling="mean-std")
-    network.whiten(cifar10_cpu.PREPROCESS(train.images[:5000], torch.float32))
-    model = Classifier(network, EDLPlus(reduction="mean"), preprocess=cifar10_cpu.PREPROCESS)
-    batches = train.batches(
-        RECIPE.batch_size,
-        shuffle=True,
-        seed=seed,
-        augment=cifar10_cpu.augmentation(RECIPE),
-        drop_last=True,
+    network.whiten(cifar10_cpu.PREPROCESS(train.images[: cifar10_cpu.WHITENED_ON], torch.float32))
+    RECIPE.fit(network, train, stage=0, seed=seed)
+    model = Classifier(network, EDLPlus(), preprocess=cifar10_cpu.PREPROCESS)
+    return Computed(
+        dict(zip(network.depths, network.parts, strict=True)),
+        model.collect(train.subset(range(FITTED))),
+        model.collect(held_out),
+        {name: model.collect(each)[0] for name, each in _corrupted(held_out, seed)},
     )
-    (stage,) = RECIPE.stages
-    fit(
-        model,
-        batches,
-        max_epochs=EPOCHS,
-        optimizer=sgd(stage.rate, RECIPE.momentum, RECIPE.decay),
-        schedule=OneCycle(stage.rise, stage.start, stage.end),
-        gradient_clip=RECIPE.clip,
-        seed=seed,
-        accelerator="cpu",
-        precision=RECIPE.precision,
-        progress=False,
-    )
-    widths = dict(zip(network.depths, network.parts, strict=True))
-    corrupted = {name: model.collect(each)[0] for name, each in _corrupted(held_out, seed)}
-    fitted = model.collect(train.subset(range(FITTED)))
-    return Computed(widths, fitted, model.collect(held_out), corrupted)
 
 
 def photos(seed: int, data: Path | None) -> Computed:
@@ -178,31 +151,20 @@ def photos(seed: int, data: Path | None) -> Computed:
         _relabelled(known.subset(torch.cat([rows[part] for rows in of_class])))
         for part in (slice(each, each + PER_CLASS), slice(each))
     )
-    pretrained = backbones.pretrained("efficientnet-lite0", PIXELS)
-    size = pretrained.preprocess.shape[1]
     torch.manual_seed(seed)
-    depths = ("stage3", "stage5", "pool")
-    network = Backbone(pretrained.name, len(PHOTOS), size, features=depths, pooling="mean-std")
-    network.load_pretrained(pretrained)
-    model = Classifier(network, EDLPlus(), preprocess=pretrained.preprocess)
+    model = Classifier.from_backbone(num_classes=len(PHOTOS), image_size=PIXELS, method="edl+")
+    network, head, store = model.network.plain, head_of(model), FeatureCache(None, model)
 
-    def outputs(images: ImageSet) -> tuple[Outputs, Tensor]:
-        return model.collect(images.converted(3, size))
+    def features(images: ImageSet) -> tuple[Tensor, ...]:
+        return features_of(model, images.converted(3, PIXELS), store, "photos")
 
-    features, targets = outputs(train)
-    head = Classifier(network.head(), EDLPlus(), preprocess=None)
-    fit(head, (features.features, targets), max_epochs=30, seed=seed, progress=False)
-
-    def with_logits(found: Outputs) -> Outputs:
-        with torch.no_grad():
-            return found._replace(logits=head.network.eval()(found.features).logits)
-
-    known_outputs, known_targets = outputs(held_out)
+    fitted = features(train)
+    fit(head, fitted, max_epochs=30, seed=seed, progress=False)
     return Computed(
         dict(zip(network.depths, network.parts, strict=True)),
-        (with_logits(features), targets),
-        (with_logits(known_outputs), known_targets),
-        {name: with_logits(outputs(each)[0]) for name, each in _corrupted(held_out, seed)},
+        head.collect(fitted),
+        head.collect(features(held_out)),
+        {name: head.collect(features(each))[0] for name, each in _corrupted(held_out, seed)},
     )
 
 
@@ -258,22 +220,10 @@ def measure_all(
                 started = time.perf_counter()
                 found = measure(computed, choice)
                 seconds = time.perf_counter() - started
-                results.append(PATH, [_row(network, choice, seed, seconds, each) for each in found])
+                fields = {"experiment": EXPERIMENT, "method": str(choice or "no density")}
+                fields |= {"data": "held out", "protocol": network}
+                results.append(PATH, results.rows(found, seed=seed, seconds=seconds, **fields))
                 typer.echo(f"{choice}: {found[-1].value:.4f}")
-
-
-def _row(
-    network: str, choice: Choice | None, seed: int, seconds: float, measured: Measured
-) -> results.Row:
-    return results.row(
-        measured,
-        experiment=EXPERIMENT,
-        method=str(choice or "no density"),
-        data="held out",
-        seed=seed,
-        seconds=seconds,
-        protocol=network,
-    )
 
 
 @app.command()
@@ -282,17 +232,15 @@ def show() -> None:
     shown = ["auroc", "brier", "accuracy", "below 0.05"]
     for network, rows in results.frame(results.load(PATH)).groupby("protocol"):
         table = rows.pivot_table("value", "method", "metric")[shown]
-        typer.echo(f"| {network} | {' | '.join(shown)} |\n{'|---' * 5}|")
-        for name, values in table.sort_values("auroc", ascending=False).iterrows():
-            typer.echo(f"| {name} | {' | '.join(f'{value:.4f}' for value in values)} |")
+        lines = table.sort_values("auroc", ascending=False).map("{:.4f}".format)
+        cells = [[str(name), *values] for name, values in lines.iterrows()]
+        typer.echo(markdown([str(network), *shown], cells))
 
 
 def _corrupted(images: ImageSet, seed: int) -> Iterator[tuple[str, ImageSet]]:
     for name in CORRUPTIONS:
-        yield (
-            name,
-            replace(images, pixels=corrupt(images.images, name, SEVERITY, "cifar10-c", seed)),
-        )
+        pixels = corrupt(images.images, name, SEVERITY, "cifar10-c", seed)
+        yield name, replace(images, pixels=pixels)
 
 
 def _relabelled(images: ImageSet) -> ImageSet:

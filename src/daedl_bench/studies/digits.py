@@ -23,11 +23,11 @@ from daedl.methods import DAEDL, EDL, Method, Softmax
 from daedl_bench import names, results
 from daedl_bench.options import RESULTS, ResultsFolder
 from daedl_bench.results import Row
+from daedl_bench.two_moons import rows_of
 
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; those with rows are skipped.")]
-# The settings of the rows, which were measured before the defaults changed.
+# The settings of the candidates, which were compared before the defaults changed.
 CANDIDATE = DAEDL.as_published()
-DAEDL_LOO = DAEDL.as_published(leave_one_out=True)
 MEASURED, CHOICE = "digits.jsonl", "digits_choice.jsonl"
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
@@ -51,7 +51,8 @@ def show(folder: ResultsFolder = RESULTS) -> None:
 
 
 def _append(path: Path, seeds: int, study: Callable[[int, Progress], list[Row]]) -> None:
-    done = {row.seed for row in results.load(path)}
+    # Rows of "daedl-loo" are of the former defaults, by an earlier version.
+    done = {row.seed for row in results.load(path) if row.method != "daedl-loo"}
     with using_threads(1):
         for seed in sorted(set(range(seeds)) - done):
             results.append(path, study(seed, Progress()))
@@ -59,20 +60,7 @@ def _append(path: Path, seeds: int, study: Callable[[int, Progress], list[Row]])
 
 def measure(seed: int, progress: Progress) -> list[Row]:
     """All figures of one seed of the demo's digits."""
-    result = digits.run(seed, progress=progress, daedl=DAEDL_LOO)
-    return [
-        row
-        for method, datasets in result.measure().items()
-        for data, figures in datasets.items()
-        for row in results.rows(
-            figures,
-            experiment="digits",
-            method=method,
-            data=data,
-            seed=seed,
-            seconds=result.trained[method].seconds,
-        )
-    ]
+    return rows_of(digits.run(seed, progress=progress), experiment="digits")
 
 
 def choose(seed: int, progress: Progress) -> list[Row]:
@@ -80,15 +68,9 @@ def choose(seed: int, progress: Progress) -> list[Row]:
     data = digits.load(seed)
     measured = []
     for name, method, training in candidates():
-        trained = train_methods(
-            f"{name} · seed {seed}",
-            {method: training},
-            digits.network,
-            data.train,
-            data.val,
-            seed,
-            progress,
-        )[method.name]
+        title, plan = f"{name} · seed {seed}", {method: training}
+        samples = data.train, data.val
+        trained = train_methods(title, plan, digits.network, *samples, seed, progress)[method.name]
         measured += _validated(name, seed, trained, data)
         if (method, training) == (CANDIDATE, digits.TRAINING):
             measured += _densities(seed, trained, data)

@@ -10,6 +10,7 @@ benchmarks/results/head.jsonl.
 """
 
 import time
+from itertools import product
 from typing import Annotated
 
 import torch
@@ -55,9 +56,7 @@ def accuracies(model: Classifier, rows: Tensor, labels: Tensor, seed: int) -> di
 def measure(splits: Annotated[int, typer.Option(min=1)] = 5, data: DataRoot = None) -> None:
     """Append the accuracies for each set, image size and split."""
     known = datasets.load("cifar10", "train", data, download=False)
-    for size, (name, (classes, number)) in (
-        (size, each) for size in SIZES for each in SETS.items()
-    ):
+    for size, (name, (classes, number)) in product(SIZES, SETS.items()):
         chosen = torch.cat([(known.labels == c).nonzero().flatten()[-number:] for c in classes])
         labels = torch.arange(len(classes)).repeat_interleave(number)
         model = Classifier.from_backbone(num_classes=len(classes), image_size=size, method="edl+")
@@ -67,18 +66,13 @@ def measure(splits: Annotated[int, typer.Option(min=1)] = 5, data: DataRoot = No
             rows = features_of(model, images, FeatureCache(None, model), name)[0]
             seconds = time.perf_counter() - started
             for seed in range(splits):
+                shared = {"experiment": "head", "data": name, "protocol": f"{size} pixels"}
                 for method, value in accuracies(model, rows, labels, seed).items():
-                    measured = Measured("known", "labels", "accuracy", value)
-                    row = results.row(
-                        measured,
-                        experiment="head",
-                        method=method,
-                        data=name,
-                        seed=seed,
-                        seconds=seconds,
-                        protocol=f"{size} pixels",
+                    measured = [Measured("known", "labels", "accuracy", value)]
+                    shared["method"] = method
+                    results.append(
+                        PATH, results.rows(measured, seed=seed, seconds=seconds, **shared)
                     )
-                    results.append(PATH, [row])
 
 
 @app.command()

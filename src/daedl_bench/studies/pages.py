@@ -16,9 +16,11 @@ from daedl_bench import methods_page
 from daedl_bench.corruptions import FAMILIES
 from daedl_bench.corruptions.page import table as corruptions
 from daedl_bench.options import RESULTS, ResultsFolder
+from daedl_bench.robustness._table import table as robustness
 from daedl_bench.spec import catalogue
-from daedl_bench.studies import _cifar_tables, _mnist_tables
+from daedl_bench.studies import _cifar_tables, _mnist_tables, intents, many_classes
 from daedl_bench.studies.panel import verdict
+from daedl_bench.studies.regression import tables as regression_tables
 from daedl_bench.summary import Results
 
 # Pages with tables, from the root of the repository.
@@ -27,8 +29,11 @@ PAGES = (
     "docs/results.md",
     "docs/experiments.md",
     "docs/say_i_dont_know.md",
+    "docs/text.md",
     "docs/methods.md",
     "docs/corruptions.md",
+    "docs/robustness.md",
+    "docs/regression.md",
     "benchmarks/results/findings.md",
     "models/README.md",
 )
@@ -45,9 +50,13 @@ TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
     {
         **_mnist_tables.TABLES,
         **_cifar_tables.TABLES,
+        **intents.TABLES,
         **{name: _without_rows(corruptions, family) for name, family in FAMILIES.items()},
         "methods": _without_rows(methods_page.table),
         "method-sections": _without_rows(methods_page.sections),
+        "robustness": _without_rows(robustness),
+        **regression_tables.TABLES,
+        "many-classes": many_classes.table,
         "panel": verdict.panel,
         "panel-photos": verdict.panel_photos,
         "panel-goals": verdict.panel_goals,

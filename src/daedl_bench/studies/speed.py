@@ -4,6 +4,8 @@ Times are the best of several alternating repetitions, so that other load on the
 equally. The exit status is 1 if a figure exceeds its limit.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -14,7 +16,6 @@ from statistics import median
 from typing import Annotated
 
 import torch
-import torch.nn.functional as F
 import typer
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
@@ -26,8 +27,16 @@ from daedl.density import ClassStatistics, DensityScorer
 from daedl.networks import VGG16, ConvNet, Network
 from daedl_bench import results
 from daedl_bench.options import RESULTS
-from daedl_bench.spec import Protocol, catalogue
-from daedl_bench.studies._machine import Limited, best_times, compared, conclude
+from daedl_bench.spec import catalogue
+from daedl_bench.studies._machine import (
+    Limited,
+    best_times,
+    compared,
+    conclude,
+    cross_entropy,
+    epoch,
+    plain_epoch,
+)
 from daedl_bench.summary import Results
 
 Rows = list[Limited]
@@ -120,11 +129,6 @@ def step(network: nn.Module, images: Tensor, loss: Callable[..., Tensor]) -> Cal
     return run
 
 
-def cross_entropy(network: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-    """The loss of the references."""
-    return F.cross_entropy(network(images).logits, targets)
-
-
 def training_step() -> Rows:
     """An evidential step against a cross-entropy step, on the same spectrally normalised ConvNet."""
     network = daedl.spectral_normalize(ConvNet(1, 10)).train()
@@ -153,23 +157,13 @@ def throughput(images: int = 3200) -> Rows:
         ConvNet(1, 10), daedl.methods.DAEDL.as_published().training_method()
     )
     bare = daedl.spectral_normalize(ConvNet(1, 10)).train()
-    optimizer = torch.optim.Adam(bare.parameters(), lr=1e-3)
     ready = [(classifier.prepare(images), targets) for images, targets in data.batches(64)]
-
-    def bare_epoch() -> float:
-        started = time.perf_counter()
-        for batch, targets in ready:
-            optimizer.zero_grad()
-            torch.autograd.backward(cross_entropy(bare, batch, targets))
-            optimizer.step()
-        return time.perf_counter() - started
-
-    def our_epoch() -> float:
-        batches = data.batches(64, shuffle=True)
-        history = daedl.fit(classifier, batches, max_epochs=1, accelerator="cpu", progress=False)
-        return history.epochs[0].seconds
-
-    ours, theirs = map(min, zip(*[(our_epoch(), bare_epoch()) for _ in range(4)][1:], strict=True))
+    optimizer = torch.optim.Adam(bare.parameters(), lr=1e-3)
+    sides = {
+        "ours": epoch(classifier, data, batch_size=64),
+        "theirs": plain_epoch(bare, optimizer, ready),
+    }
+    ours, theirs = best_times(sides, 3).values()
     case = f"ConvNet, batch 64, {images / ours:.0f} images a second"
     return [compared("images a second: fit / bare loop", case, ours, theirs, 0.85, faster=True)]
 
@@ -190,23 +184,32 @@ def quick_training(images: int = 3200) -> Rows:
             "daedl_bench run mnist-ood --protocol paper --methods daedl first"
         )
     train, val = random_images(images), random_images(images // 4)
-
-    def epoch(protocol: Protocol) -> float:
-        # Without the density, whose fit to noise would be meaningless.
-        classifier = protocol.classifier(daedl.methods.DAEDL.as_published().training_method())
-        options = {**protocol.training, "max_epochs": 1}
-        size = options.pop("batch_size")
-        sides = train.batches(size, shuffle=True), val.batches(size)
-        history = daedl.fit(classifier, *sides, accelerator="cpu", progress=False, **options)
-        return history.epochs[0].seconds
-
     quick, paper = (specs.protocols[name] for name in ("mnist-quick", "mnist-paper"))
-    turns = [(epoch(quick), epoch(paper)) for _ in range(4)][1:]
-    ours, theirs = map(min, zip(*turns, strict=True))
+    # Without the density, whose fit to noise would be meaningless.
+    method = daedl.methods.DAEDL.as_published().training_method()
+    sides = {p.name: epoch(p.classifier(method), train, val, **p.training) for p in (quick, paper)}
+    ours, theirs = best_times(sides, 3).values()
     epochs, most = float(taken.mean()), quick.training["max_epochs"]
     case = f"{most} epochs against {epochs:g} ({len(taken)} seeds) of {images:,} images"
     name = "training: quick / paper protocol of MNIST"
     return [compared(name, case, most * ours, epochs * theirs, 0.2)]
+
+
+def imports(rounds: int = 5) -> Rows:
+    """Time to import the library and to show its help, each beside its reference in fresh processes."""
+    library = "from daedl import Classifier, Prediction, fit, methods, metrics"
+    shown = "import sys; sys.argv = ['daedl', '--help']; from daedl.cli import app; app()"
+    scripts = "import torch", library, "import typer", shown
+    times = best_times({each: partial(_python, each) for each in scripts}, rounds)
+    beyond = times[shown] - times["import typer"]
+    return [
+        compared("import: daedl / torch", library, times[library], times["import torch"], 1.6),
+        Limited("daedl --help, beyond import typer", "fresh process", "s", beyond, 1.0),
+    ]
+
+
+def _python(script: str) -> None:
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
 
 
 def kept_memory(turns: int = 3) -> Rows:
@@ -286,6 +289,7 @@ STEPS: dict[str, Callable[[], Rows]] = {
     "throughput": throughput,
     "quick training": quick_training,
     "memory": kept_memory,
+    "imports": imports,
 }
 
 

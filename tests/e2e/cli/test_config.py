@@ -154,4 +154,4 @@ def test_help_fits_into_80_columns(command):
     result = call(*[command] * bool(command), "--help", COLUMNS="80", TERMINAL_WIDTH="80")
     assert result.exit_code == 0
     assert max(map(len, result.stdout.splitlines())) <= 80
-    assert "..." not in result.stdout.replace("[ARGS]...", "").replace("{IMAGES}...", "")
+    assert "..." not in result.stdout.replace("[ARGS]...", "").replace("{INPUTS}...", "")

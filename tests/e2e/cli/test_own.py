@@ -27,6 +27,7 @@ from daedl.cli.images import read_known
 from daedl.data import read_folder, read_images
 from daedl.networks import MLP, ConvNet
 from daedl.spectral import DEFAULT
+from daedl.training.checkpoint import Checkpoint
 
 COLOURS = {"cat": (220, 40, 40), "dog": (40, 220, 40), "owl": (40, 40, 220)}
 
@@ -245,7 +246,7 @@ class TestTraining:
         save(data / "eel" / "1.png", np.zeros((8, 8, 3)))
         result = call(*small(data, tmp_path / "m.daedl"))
         assert result.exit_code == 0, result.output
-        assert "only one training image of eel" in result.stderr
+        assert "only one training sample of eel" in result.stderr
 
     def test_arrays_keep_size_and_class_names(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
@@ -295,7 +296,7 @@ class TestInterruption:
         assert not out.exists()
         assert "--resume" in error_line(*training(out, 5))
 
-        epochs = len(torch.load(checkpoint, weights_only=True)["epochs"]) + 2
+        epochs = len(Checkpoint.load(checkpoint).epochs) + 2
         assert call(*training(out, epochs, "--resume")).exit_code == 0
         assert not checkpoint.exists()
         straight = tmp_path / "straight.daedl"

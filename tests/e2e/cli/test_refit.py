@@ -148,7 +148,7 @@ class TestInfo:
             "ConvNet",
             "leave_one_out = True",
             "3: low, mid, high",
-            "96 images of train",
+            "96 samples of train",
             "24 held out",
             "shrinkage = min",
             "name half-quantile, low",

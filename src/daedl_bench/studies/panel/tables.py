@@ -107,11 +107,12 @@ def with_estimator(table: Table, seed: int, method: str) -> Trained:
     estimator = DAEDLClassifier(method, random_state=seed).fit(*table.train)
     seconds = time.process_time() - started
     model = estimator.model_
-    scaler: Any = estimator.scaler_  # None only with standardize=False
+    scaler: Any = estimator.scaler_  # None for embeddings
     dtype = next(model.parameters()).dtype
 
     def convert(samples: Array) -> Tensor:
-        return torch.tensor(scaler.transform(samples), dtype=dtype)
+        scaled = samples if scaler is None else scaler.transform(samples)
+        return torch.tensor(scaled, dtype=dtype)
 
     return Trained(model, seconds, table.sets(convert, seed))
 
