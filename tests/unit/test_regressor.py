@@ -1,5 +1,6 @@
 """`Regressor`: units, intervals with their guarantee, thresholds, tables, bad input."""
 
+import copy
 import dataclasses
 import math
 
@@ -96,8 +97,6 @@ class TestPrediction:
         assert float(far.std) == pytest.approx(float(draw(400, 0)[1].std()), rel=0.05)
 
     def test_more_data_are_merged_into_the_density(self, trained):
-        import copy
-
         model = copy.deepcopy(trained)
         before = float(model.predict(torch.tensor([[9000.0, 0.0]])).log_density)
         x, y = draw(300, 6)
@@ -146,8 +145,6 @@ class TestConformal:
             Conformal(2, (1, 2), ((2.0, 1.0),))
 
     def test_new_weights_drop_intervals(self, calibrated):
-        import copy
-
         model = copy.deepcopy(calibrated)
         fit(model, draw(100, 0), max_epochs=1)
         assert model.thresholds is None
@@ -170,12 +167,19 @@ class TestThresholds:
 
     @pytest.mark.parametrize("rate", [0.05, 0.2])
     def test_rejection_rate(self, trained, rate):
-        import copy
-
         model = copy.deepcopy(trained)
         model.calibrate(draw(400, 9), daedl.MaxRejectionRate(rate))
         rejected = 1 - float(model.predict(draw(3000, 10)[0]).accept.double().mean())
         assert rejected < rate + 0.05
+
+    def test_few_samples_raise_the_default_rate_of_unlike_inputs(self, trained):
+        model = copy.deepcopy(trained)
+        assert model.calibrate(draw(300, 2), daedl.MaxWidth(25.0)).target.rate == 0.01
+        target = model.calibrate(draw(49, 2), daedl.MaxWidth(25.0)).target
+        assert target.rate == pytest.approx(0.02)
+        assert "2.00% of inputs" in target.guarantee
+        with pytest.raises(ValueError, match="too few"):
+            model.calibrate(draw(49, 2), daedl.MaxWidth(25.0, rate=0.01))
 
     def test_a_width_needs_a_regressor(self, blobs):
         model = daedl.Classifier(MLP(4, 3, (8,)), "softmax")

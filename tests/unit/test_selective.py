@@ -113,7 +113,7 @@ def test_rejection_limit_is_the_conformal_rank():
 
 
 def test_error_rate_rejects_ties_at_the_maximum():
-    """Without evidence all scores are equal: such calibration images must not admit OOD images."""
+    """Without evidence all scores are equal: such calibration samples must not admit OOD images."""
     epistemic = torch.cat([torch.linspace(-9, -4, 995), torch.full((5,), -2.3)])
     scores = {"epistemic": epistemic, "aleatoric": torch.linspace(0, 0.5, 1000)}
     ood = {"epistemic": torch.tensor([-2.3]), "aleatoric": torch.tensor([0.1])}
@@ -269,7 +269,7 @@ def test_settings_round_trip_through_json(target):
     restored = Thresholds.restore(json.loads(json.dumps(thresholds.settings())))
     assert restored == thresholds
     assert str(restored) == target.describe(thresholds)
-    for part in ("200 calibration images", "epistemic >", f"{target.rate:.2%}"):
+    for part in ("200 calibration samples", "epistemic >", f"{target.rate:.2%}"):
         assert part in str(thresholds)
 
 

@@ -160,7 +160,7 @@ def _thresholds(chosen: Mapping[str, Any] | None) -> list[str]:
     limits = " or ".join(f"{name} > {limit:.4g}" for name, limit in chosen["limits"].items())
     return [
         f"rejects {limits}",
-        f"{chosen['coverage']:.2%} of {chosen['samples']} calibration images accepted, of which "
+        f"{chosen['coverage']:.2%} of {chosen['samples']} calibration samples accepted, of which "
         f"{chosen['error']:.2%} wrong",
         f"guarantee: {chosen['guarantee']}",
     ]

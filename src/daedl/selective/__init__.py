@@ -1,9 +1,9 @@
 """Selective prediction: thresholds on uncertainty scores with finite-sample guarantees.
 
-Both guarantees hold for new images from the distribution of the calibration images, which must not have
+Both guarantees hold for new images from the distribution of the calibration samples, which must not have
 been used for training. They say nothing about OOD images.
 
-Rejection rate. Let s_(1) ≤ … ≤ s_(n) be the scores of n calibration images and s_(k) the threshold,
+Rejection rate. Let s_(1) ≤ … ≤ s_(n) be the scores of n calibration samples and s_(k) the threshold,
 k = ⌈(n + 1)(1 − x)⌉. A new image is rejected with probability at most x over the draw of all n + 1 images,
 because its rank among them is uniform (split conformal prediction; Vovk et al., 2005). With two scores, each
 may reject x / 2. Where the limit is a maximum that several images share, because a clipped density score

@@ -23,7 +23,7 @@ class MaxErrorRate(Target):
     """At most `rate` of accepted in-distribution images are wrong, with probability 1 − `delta`."""
 
     kind = "error"
-    accepts_ties = False  # a limit lies just below the score of a calibration image
+    accepts_ties = False  # a limit lies just below the score of a calibration sample
 
     rate: float
     delta: float = 0.05
@@ -64,7 +64,7 @@ class MaxErrorRate(Target):
         needed = math.log(self.delta / len(COVERAGES)) / math.log1p(-self.rate)
         number = scores * (math.ceil(needed) + 1)
         return message + (
-            f"use more than {samples} calibration images, at least {number} even if all are right"
+            f"use more than {samples} calibration samples, at least {number} even if all are right"
         )
 
     def guide_line(self) -> GuideLine:

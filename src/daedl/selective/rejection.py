@@ -22,7 +22,7 @@ class MaxRejectionRate(Target):
     """
 
     kind = "reject"
-    accepts_ties = True  # a limit is the score of a calibration image, which is accepted
+    accepts_ties = True  # a limit is the score of a calibration sample, which is accepted
 
     rate: float = 0.05
 
@@ -73,7 +73,7 @@ class MaxRejectionRate(Target):
     def _tie_message(self, name: str, limit: float, below: Tensor, share: float) -> str:
         number, samples = int(below.sum()), len(below)
         message = (
-            f"{1 - number / samples:.2%} of the calibration images share the largest {name} score, "
+            f"{1 - number / samples:.2%} of the calibration samples share the largest {name} score, "
             f"{limit:.4g}, so rejecting at most {self.rate:.2%} would accept images without any evidence; "
             "expected fewer ties: "
         )
@@ -109,14 +109,19 @@ def _conformal_rank(samples: int, rate: float, share: float) -> int:
     if rank <= samples:
         return rank
     message = (
-        f"{samples} calibration images are too few for a rejection rate of {rate:.2%}; expected at "
-        f"least {_least_samples(each)}: use more images"
+        f"{samples} calibration samples are too few for a rejection rate of {rate:.2%}; expected at "
+        f"least {_least_samples(each)}: use more samples"
     )
     if (smallest := _smallest_rate(samples, samples, share)) < 1:
         message += (
             f", or allow a rejection rate of {smallest:.4g}, the smallest possible with {samples}"
         )
     raise ValueError(message)
+
+
+def smallest_rate(samples: int) -> float:
+    """The smallest rejection rate that this number of calibration samples allows, for one score."""
+    return _smallest_rate(samples, samples, share=1)
 
 
 def _smallest_rate(rank: int, samples: int, share: float) -> float:

@@ -60,7 +60,7 @@ class Target(ABC):
         """
 
     def limits_density(self, samples: int) -> bool:
-        """Whether the density has a limit by default, with this number of calibration images."""
+        """Whether the density has a limit by default, with this number of calibration samples."""
         del samples
         return False
 
@@ -81,7 +81,7 @@ class Target(ABC):
     def choose(
         self, scores: Mapping[str, Tensor], wrong: Tensor, on: On | None = None, seed: int = 0
     ) -> "Thresholds":
-        """Choose thresholds on n calibration images.
+        """Choose thresholds on n calibration samples.
 
         Arguments:
             scores: uncertainties (n,) by name, larger = more uncertain, as from `Prediction.scores()`.
@@ -99,24 +99,24 @@ class Target(ABC):
     def chosen(
         self, limits: Mapping[str, float], scores: Mapping[str, Tensor], wrong: Tensor
     ) -> "Thresholds":
-        """The thresholds with these limits, and their effect on the calibration images."""
+        """The thresholds with these limits, and their effect on the calibration samples."""
         accepted = accepts(limits, scores)
         number = int(accepted.sum())
         error = int(wrong[accepted].sum()) / number if number else 0.0
         return Thresholds(limits, self, len(wrong), number / len(wrong), error)
 
     def describe(self, thresholds: "Thresholds") -> str:
-        """The limits, their effect on the calibration images, and the guarantee, as sentences."""
+        """The limits, their effect on the calibration samples, and the guarantee, as sentences."""
         limits = " or ".join(f"{name} > {limit:.4g}" for name, limit in thresholds.limits.items())
         return (
-            f"Rejects {limits}. Of {thresholds.samples} calibration images, {thresholds.coverage:.2%} are "
+            f"Rejects {limits}. Of {thresholds.samples} calibration samples, {thresholds.coverage:.2%} are "
             f"accepted, of which {thresholds.error:.2%} are wrong. Guarantee: {self.guarantee}."
         )
 
     def for_graph(self, limits: Mapping[str, float]) -> dict[str, float]:
         """`limits` for another runtime, shifted so that ties are decided as in PyTorch; sorted by name.
 
-        A limit is the score of a calibration image, or just below it. Where the density removes all
+        A limit is the score of a calibration sample, or just below it. Where the density removes all
         evidence, many images share that score, and a runtime that sums in another order rounds it
         differently.
         """
@@ -145,9 +145,9 @@ class Thresholds:
     Attributes:
         limits: the largest accepted value of each thresholded score; "density" is the negative log density.
         target: the guarantee.
-        samples: number of calibration images.
-        coverage: share of the calibration images that is accepted.
-        error: share of the accepted calibration images that is wrong.
+        samples: number of calibration samples.
+        coverage: share of the calibration samples that is accepted.
+        error: share of the accepted calibration samples that is wrong.
         conformal: intervals of a regressor.
     """
 

@@ -1,13 +1,15 @@
 """A limit on the width of a regressor's intervals."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from daedl.checks import require_above_zero
-from daedl.selective.rejection import MaxRejectionRate
+from daedl.selective.rejection import MaxRejectionRate, smallest_rate
 from daedl.selective.target import DENSITY, On, Target, Thresholds, require_rate
+
+RATE = 0.01  # of inputs like the calibration data, rejected as unlike (chosen)
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class MaxWidth(Target):
         width: largest width, in units of the target; with several targets, in standard deviations of the
             training targets.
         level: coverage of the intervals.
-        rate: share of inputs like the calibration data that is rejected as unlike.
+        rate: share of inputs like the calibration data that is rejected as unlike; None: 1%, or the smallest
+            rate that the number of calibration samples allows.
     """
 
     kind = "width"
@@ -29,25 +32,26 @@ class MaxWidth(Target):
 
     width: float
     level: float = 0.9
-    rate: float = 0.01
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         require_above_zero("width", self.width, "the largest width that is still useful")
         require_rate(self.level, "level")
-        require_rate(self.rate, "rate")
+        if self.rate is not None:
+            require_rate(self.rate, "rate")
 
     @property
     def guarantee(self) -> str:
         return (
             f"intervals contain at least {self.level:.1%} of new targets, on average over accepted and "
-            f"rejected inputs, and at most {self.rate:.2%} of inputs like these are rejected as unlike"
+            f"rejected inputs, and at most {self.rate or RATE:.2%} of inputs like these are rejected as unlike"
         )
 
     def limits(self, scores: Mapping[str, Tensor], wrong: Tensor, seed: int) -> dict[str, float]:
         unlike = next((name for name in (DENSITY, "epistemic") if name in scores), None)
         if unlike is None:
             return {"width": self.width}
-        rule = MaxRejectionRate(self.rate)
+        rule = MaxRejectionRate(self.rate or RATE)
         return {**rule.limits({unlike: scores[unlike]}, wrong, seed), "width": self.width}
 
     def choose(
@@ -59,4 +63,5 @@ class MaxWidth(Target):
                 "a width, and on=None: use daedl.MaxRejectionRate for a classifier"
             )
         exact = {name: values.double() for name, values in scores.items()}
-        return self.chosen(self.limits(exact, wrong, seed), exact, wrong)
+        target = replace(self, rate=self.rate or max(RATE, smallest_rate(len(wrong))))
+        return target.chosen(target.limits(exact, wrong, seed), exact, wrong)

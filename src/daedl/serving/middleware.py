@@ -57,7 +57,7 @@ class ServerMetrics:
         if thresholds is not None:
             text = f"Share of the last {window} predictions that were not accepted."
             self._gauge("abstention_rate", text, lambda: _mean(self._abstained))
-            text = "Share of the calibration images that were not accepted."
+            text = "Share of the calibration samples that were not accepted."
             self._gauge("abstention_rate_reference", text, lambda: 1 - thresholds.coverage)
         if predictor.has_density:
             text = f"Mean density score of the last {window} predictions; it decreases under drift."

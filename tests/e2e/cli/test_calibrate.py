@@ -56,7 +56,7 @@ def test_thresholds_plot_and_decisions(folder):
         *("--reject", 0.1, "--out", out, "--plot", plot),
     )
     assert result.exit_code == 0, result.output
-    assert "400 calibration images" in result.output
+    assert "400 calibration samples" in result.output
     assert "at most 10.00%" in result.output
     with Image.open(plot) as image:
         assert image.width > 500
