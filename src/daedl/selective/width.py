@@ -44,7 +44,8 @@ class MaxWidth(Target):
     def guarantee(self) -> str:
         return (
             f"intervals contain at least {self.level:.1%} of new targets, on average over accepted and "
-            f"rejected inputs, and at most {self.rate or RATE:.2%} of inputs like these are rejected as unlike"
+            f"rejected inputs, and at most {self.rate or RATE:.2%} of inputs like these are rejected as "
+            "unlike"
         )
 
     def limits(self, scores: Mapping[str, Tensor], wrong: Tensor, seed: int) -> dict[str, float]:
