@@ -96,6 +96,14 @@ class TestPrediction:
         far = model.predict(torch.tensor([[1e7, 1e4]]))
         assert float(far.std) == pytest.approx(float(draw(400, 0)[1].std()), rel=0.05)
 
+    def test_repeated_targets_share_a_bin(self):
+        model = build(DAER(bins=4))
+        x, y = draw(400, 0)
+        fit(model, (x, (y > 110).float() + (y > 130).float()), max_epochs=2)
+        assert model.fitted.edges.tolist() == pytest.approx(
+            sorted(set(model.targets(torch.tensor([0.0, 1.0]), 2).ravel().tolist()))
+        )
+
     def test_more_data_are_merged_into_the_density(self, trained):
         model = copy.deepcopy(trained)
         before = float(model.predict(torch.tensor([[9000.0, 0.0]])).log_density)

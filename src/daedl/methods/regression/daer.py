@@ -79,7 +79,7 @@ class DAER(RegressionMethod):
         prior_nu, prior_alpha: ν₀ and α₀ of the marginal; β₀ follows from the variance of the targets.
         evidence, noise, sharpness: n, τ and κ before they are fitted to held-out data, or without such data
             (chosen); κ = 0 is kept.
-        bins: Gaussians, one per bin of equally many targets.
+        bins: Gaussians, one per bin of equally many targets, fewer where targets repeat.
         covariance, shrinkage, normalizer, leave_one_out, rank: see `DensityAware`.
     """
 
@@ -137,12 +137,11 @@ class DAER(RegressionMethod):
     def fit(self, outputs: Outputs, targets: Tensor) -> FittedDensity:
         """Fit the density of the features, and the marginal of the targets."""
         every = gather_across(targets)
-        levels = torch.linspace(0, 1, self.bins + 1)[1:-1].to(every)
-        edges = torch.quantile(every.mean(1)[:1_000_000], levels)
+        edges = self._edges(every.mean(1))
         scorer = DensityScorer.fit(
             outputs.features,
             self._bin(targets, edges),
-            self.bins,
+            len(edges) + 1,
             self.covariance,
             self.shrinkage,
             self.normalizer,
@@ -218,6 +217,12 @@ class DAER(RegressionMethod):
     def _log_score(self, score: Tensor, outputs: Outputs) -> Tensor:
         """ln s, (B, 1)."""
         return score.to(outputs.logits).log()[:, None]
+
+    def _edges(self, targets: Tensor) -> Tensor:
+        """Inner limits of bins of about equally many targets (N,); equal targets share a bin."""
+        levels = torch.linspace(0, 1, self.bins + 1)[1:-1].to(targets)
+        edges = torch.quantile(targets[:1_000_000], levels, interpolation="lower").unique()
+        return edges[edges < targets.max()]
 
     def _bin(self, targets: Tensor, edges: Tensor) -> Tensor:
         return torch.bucketize(targets.mean(1), edges.to(targets))
