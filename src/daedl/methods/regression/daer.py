@@ -221,7 +221,8 @@ class DAER(RegressionMethod):
     def _edges(self, targets: Tensor) -> Tensor:
         """Inner limits of bins of about equally many targets (N,); equal targets share a bin."""
         levels = torch.linspace(0, 1, self.bins + 1)[1:-1].to(targets)
-        edges = torch.quantile(targets[:1_000_000], levels, interpolation="lower").unique()
+        quantiles = torch.quantile(targets[:1_000_000], levels, interpolation="lower")
+        edges: Tensor = torch.unique(quantiles)
         return edges[edges < targets.max()]
 
     def _bin(self, targets: Tensor, edges: Tensor) -> Tensor:
