@@ -98,6 +98,27 @@ class NIG:
             _log_gamma_ratio(log_alpha) - 0.5 * (math.log(2 * math.pi) + log_squared_scale) - tail
         )
 
+    def expected_log_prob(self, y: Tensor) -> Tensor:
+        """E[ln N(y; μ, σ²)], the Bayesian log likelihood of `y`; differentiable.
+
+        ½ (ψ(α) − ln β − ln 2π − 1/ν − (α/β) (y − γ)²); below `log_prob` by Jensen's inequality.
+        """
+        squares = (self.log_alpha - self.log_beta).exp() * (y - self.gamma).square()
+        log_noise = self.log_beta - _digamma(self.log_alpha)
+        return -0.5 * (math.log(2 * math.pi) + log_noise + (-self.log_nu).exp() + squares)
+
+    def entropy(self) -> Tensor:
+        """Differential entropy of (μ, σ²); differentiable.
+
+        ½ ln 2πe − ½ ln ν + (3/2) ln β + ln Γ(α) + α − (α + 3/2) ψ(α).
+        """
+        alpha = self.log_alpha.clamp_max(_LARGE).exp()
+        direct = torch.lgamma(alpha) + alpha - (alpha + 1.5) * torch.digamma(alpha)
+        y = (-self.log_alpha.clamp_min(_LARGE)).exp()
+        series = 0.5 * math.log(2 * math.pi) + 0.5 + y * (11 / 12 + y * (1 / 8 - y * (1 / 90)))
+        shape = torch.where(self.log_alpha < _LARGE, direct, series - 2 * self.log_alpha)
+        return 0.5 * (math.log(2 * math.pi) + 1 - self.log_nu + 3 * self.log_beta) + shape
+
     def rescaled(self, mean: Tensor, std: Tensor) -> "NIG":
         """The distribution of mean + std · y, which changes units."""
         return NIG(
@@ -209,6 +230,13 @@ def _log_less_one(log_x: Tensor) -> Tensor:
     positive = log_x.clamp_min(1e-30)
     result = positive + torch.log(-torch.expm1(-positive))
     return torch.where(log_x > 0, result, -math.inf)
+
+
+def _digamma(log_x: Tensor) -> Tensor:
+    """ψ(x)."""
+    y = (-log_x.clamp_min(_LARGE)).exp()
+    series = log_x - y * (1 / 2 + y * (1 / 12 - y * y / 120))
+    return torch.where(log_x < _LARGE, torch.digamma(log_x.clamp_max(_LARGE).exp()), series)
 
 
 def _log_gamma_ratio(log_x: Tensor) -> Tensor:

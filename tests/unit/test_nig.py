@@ -224,3 +224,46 @@ def test_rescaled_changes_units():
     y = torch.tensor([0.8], dtype=torch.float64)
     changed = nig.rescaled(mean, std).log_prob(mean + std * y)
     torch.testing.assert_close(changed, nig.log_prob(y) - std.log().double())
+
+
+@pytest.mark.parametrize("parameters", ORDINARY)
+def test_expected_log_prob_equals_its_integral(parameters):
+    """E over μ in closed form, over σ² by quadrature."""
+    gamma, nu, alpha, beta = parameters
+    noise, y = stats.invgamma(alpha, scale=beta), gamma + 0.7
+
+    def given_noise(level):
+        variance = noise.ppf(level)
+        return -0.5 * (math.log(2 * math.pi * variance) + (y - gamma) ** 2 / variance + 1 / nu)
+
+    expected, _ = integrate.quad(given_noise, 0, 1, limit=500)
+    computed = build(*parameters).expected_log_prob(torch.tensor([y], dtype=torch.float64))
+    assert float(computed) == pytest.approx(expected, rel=1e-5)
+
+
+@given(st.tuples(st.floats(-1e3, 1e3), *[st.floats(-30, 30)] * 3), st.floats(-1e3, 1e3))
+@settings(deadline=None)
+def test_expected_log_prob_is_at_most_the_log_density(parameters, y):
+    nig, target = from_logs(*parameters), torch.tensor([y], dtype=torch.float64)
+    bound = float(nig.log_prob(target))
+    assert float(nig.expected_log_prob(target)) <= bound + 1e-9 * (1 + abs(bound))
+
+
+@pytest.mark.parametrize("parameters", ORDINARY)
+def test_entropy_equals_scipys(parameters):
+    _, nu, alpha, beta = parameters
+    noise = stats.invgamma(alpha, scale=beta)
+    mean_log = math.log(beta) - float(mpmath.digamma(alpha))
+    expected = noise.entropy() + 0.5 * (math.log(2 * math.pi * math.e / nu) + mean_log)
+    assert float(build(*parameters).entropy()) == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("log_alpha", [-20.0, 0.0, 4.6, 4.7, 10.0, 60.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_entropy_of_small_and_large_counts(log_alpha, dtype):
+    with mpmath.workdps(60):
+        alpha = mpmath.exp(log_alpha)
+        shape = mpmath.loggamma(alpha) + alpha - (alpha + 1.5) * mpmath.digamma(alpha)
+        expected = float(0.5 * mpmath.log(2 * mpmath.pi * mpmath.e) + shape)
+    computed = from_logs(0.0, 0.0, log_alpha, 0.0, dtype=dtype).entropy()
+    assert float(computed) == pytest.approx(expected, rel=1e-4 if dtype == torch.float32 else 1e-9)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from daedl.checks import Count, NonNegative, Whole
 from daedl.density.flow import RadialFlow
-from daedl.methods.base import Phase
+from daedl.methods.base import BaseMethod, Phase
 from daedl.methods.postnet import PosteriorMethod
 from daedl.names import look_up
 from daedl.outputs import Outputs
@@ -22,6 +22,26 @@ BUDGETS: Mapping[str, float] = MappingProxyType(
 )
 # Published: ln n is clamped to ± this value.
 LARGEST = 30.0
+
+
+def log_counts(log_q: Tensor, budget: str, latent: int) -> Tensor:
+    """ln n = ln q + ln N_H clamped to ± 30, with the gradient of ln q."""
+    log_n = log_q + BUDGETS[budget] * latent
+    # Straight-through gradient of the clamp; log_n − log_n is exactly 0, so the value is exact.
+    return log_n.detach().clamp(-LARGEST, LARGEST) + (log_n - log_n.detach())
+
+
+def flow_phases(
+    joint: BaseMethod, likelihood: BaseMethod, warmup_epochs: int, finetune: bool
+) -> tuple[Phase, ...]:
+    """Warm-up of the flow, joint training and fine-tuning of the flow."""
+    warmup = Phase(likelihood, "warm-up", warmup_epochs, trains="head.flow")
+    finetuning = Phase(likelihood, "fine-tuning", trains="head.flow")
+    return (
+        *([warmup] if warmup_epochs else []),
+        Phase(joint),
+        *([finetuning] if finetune else []),
+    )
 
 
 class NatPNHead(nn.Module):
@@ -98,21 +118,13 @@ class NatPN(PosteriorMethod):
 
     def phases(self) -> tuple[Phase, ...]:
         likelihood = _Likelihood(**{each.name: getattr(self, each.name) for each in fields(self)})
-        warmup = Phase(likelihood, "warm-up", self.warmup_epochs, trains="head.flow")
-        finetuning = Phase(likelihood, "fine-tuning", trains="head.flow")
-        return (
-            *([warmup] if self.warmup_epochs else []),
-            Phase(self),
-            *([finetuning] if self.finetune else []),
-        )
+        return flow_phases(self, likelihood, self.warmup_epochs, self.finetune)
 
     def log_alpha(self, logits: Tensor) -> Tensor:
         """ln(1 + n χ_c), with ln n = ln q + ln N_H clamped to its bounds."""
         log_q = logits.logsumexp(-1, keepdim=True)
-        log_n = log_q + BUDGETS[self.budget] * self.latent
-        # Straight-through gradient of the clamp; log_n − log_n is exactly 0, so the value is exact.
-        bounded = log_n.detach().clamp(-LARGEST, LARGEST) + (log_n - log_n.detach())
-        return F.softplus(bounded + logits.log_softmax(-1))
+        log_n = log_counts(log_q, self.budget, self.latent)
+        return F.softplus(log_n + logits.log_softmax(-1))
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         """Dirichlet with epistemic score −ln q(z), as in the paper's code.

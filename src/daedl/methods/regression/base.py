@@ -51,7 +51,7 @@ class RegressionMethod(HeadedMethod):
     def last_width(self, num_classes: int) -> int:
         return self.rows * num_classes
 
-    def head(self, num_classes: int) -> Rows:
+    def head(self, num_classes: int) -> nn.Module:
         return Rows(self.rows)
 
     def loss(self, outputs: Outputs, targets: Tensor, epoch: float) -> Tensor:
