@@ -1,15 +1,20 @@
-"""Shared fixtures; all tests use one thread, so that results and speed do not depend on the machine."""
+"""Shared fixtures; all tests use one thread and fixed examples, so that results do not depend on the machine."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import hypothesis
 import pytest
 import torch
 
 from daedl.data import ImageSet
 
 torch.set_num_threads(1)
+# The same examples in every run, so that a change fails because of what it changes. Others:
+# `pytest --hypothesis-profile=default`.
+hypothesis.settings.register_profile("fixed", derandomize=True)
+hypothesis.settings.load_profile("fixed")
 
 
 @pytest.fixture(scope="session")

@@ -87,10 +87,16 @@ def test_log_determinant_equals_that_of_the_jacobian(dimension):
 @given(st.integers(0, 10**6), st.floats(0.1, 1.0), st.integers(1, 8))
 def test_one_dimensional_densities_integrate_to_one(seed, spread, depth):
     made = flow(2, 1, depth, seed, spread)
-    grid = torch.linspace(-40, 40, 40_001, dtype=torch.float64)
-    with torch.no_grad():
-        density = made(grid[:, None]).exp()
-    mass = torch.trapezoid(density, grid, dim=0)
+    grid = torch.linspace(-40, 40, 4001, dtype=torch.float64)
+    # Intervals of much mass are halved: layers can make peaks that are narrower than any fixed grid.
+    for _ in range(20):
+        with torch.no_grad():
+            density = made(grid[:, None]).exp()
+        masses = 0.5 * (density[1:] + density[:-1]) * grid.diff()[:, None]
+        heavy = (masses > 1e-3).any(1)
+        middles = 0.5 * (grid[1:] + grid[:-1])[heavy]
+        grid = torch.cat((grid, middles)).sort().values
+    mass = masses.sum(0)
     torch.testing.assert_close(mass, torch.ones_like(mass), atol=1e-3, rtol=0)
 
 
