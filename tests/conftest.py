@@ -1,4 +1,4 @@
-"""Shared fixtures; all tests use one thread and fixed examples, so that results do not depend on the machine."""
+"""Shared fixtures; all tests use one thread and fixed examples: results do not depend on machine or run."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
