@@ -15,11 +15,9 @@ import typer
 from daedl.cli.common import using_threads
 from daedl.methods import regression
 from daedl_bench import datasets, options, results
-from daedl_bench.spec import digest
 from daedl_bench.studies.regression.data import SETS, num_splits
-from daedl_bench.studies.regression.measure import Split, measure
+from daedl_bench.studies.regression.measure import Split, key, measure
 from daedl_bench.studies.regression.speed import ratios
-from daedl_bench.studies.regression.training import CANDIDATES
 
 FILE, EXPERIMENT, SPEED = "regression.jsonl", "regression", "regression_speed.jsonl"
 app = typer.Typer(no_args_is_help=True, help=__doc__)
@@ -28,11 +26,6 @@ app = typer.Typer(no_args_is_help=True, help=__doc__)
 @app.callback()
 def _regression() -> None:
     """Regression on the UCI sets."""
-
-
-def key(name: str, number: int, method: str) -> str:
-    """Identifies the rows of a method on a split."""
-    return digest([name, number, method, regression.build(method).arguments(), list(CANDIDATES)])
 
 
 @app.command("measure")

@@ -8,13 +8,21 @@ import torch
 from torch import Tensor
 
 from daedl.evaluate import Measured
+from daedl.methods import regression
 from daedl.metrics import auroc
-from daedl.regression_evaluation import regression
+from daedl.regression_evaluation import regression as evaluated
 from daedl.regression_prediction import RegressionPrediction
 from daedl.regressor import Regressor
 from daedl.selective import MaxWidth
+from daedl_bench.spec import digest
 from daedl_bench.studies.regression import data
-from daedl_bench.studies.regression.training import Trained, keep_residuals, select, train_one
+from daedl_bench.studies.regression.training import (
+    CANDIDATES,
+    Trained,
+    keep_residuals,
+    select,
+    train_one,
+)
 
 # The splits on which conformal intervals and unlike inputs are measured, which need further trainings.
 FIRST_SPLITS = range(5)
@@ -31,13 +39,18 @@ class Split(NamedTuple):
     number: int
 
 
+def key(name: str, number: int, method: str) -> str:
+    """Identifies the rows of a method with its present settings on a split."""
+    return digest([name, number, method, regression.build(method).arguments(), list(CANDIDATES)])
+
+
 def measure(place: Split, method: str) -> Iterator[Measured]:
     """All figures of `method` on a split."""
     train, test = data.split(*place)
     hidden = HIDDEN.get(place.name, 50)
     trained = select(train, method, hidden, place.number)
     yield Measured("training", "", "steps", float(trained.chosen.steps))
-    yield from regression(trained.regressor.predict(test.features), test.targets)
+    yield from evaluated(trained.regressor.predict(test.features), test.targets)
     if place.number in FIRST_SPLITS:
         yield from _conformal(trained, train, test, hidden, place.number)
         yield from _unlike(place, trained.regressor, train, test)
@@ -55,7 +68,7 @@ def _conformal(
     model.calibrate(held_out.data, MaxWidth(ANY_WIDTH))
     yield from (
         each
-        for each in regression(model.predict(test.features), test.targets)
+        for each in evaluated(model.predict(test.features), test.targets)
         if each.score == "conformal"
     )
 
@@ -83,7 +96,7 @@ def _extrapolated(
     keep_residuals(model, trained.regressor)
     p = model.predict(outside.features)
     yield from separated("extrapolation", model.predict(known.features), p)
-    for each in regression(p, outside.targets):
+    for each in evaluated(p, outside.targets):
         yield each._replace(task="extrapolation")
 
 

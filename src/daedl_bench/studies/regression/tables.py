@@ -9,6 +9,7 @@ from pandas import DataFrame
 from daedl.methods import regression
 from daedl_bench.names import DASH, markdown
 from daedl_bench.studies.regression.data import SETS
+from daedl_bench.studies.regression.measure import key
 from daedl_bench.summary import Results
 
 EXPERIMENT, SPEED_EXPERIMENT = "regression", "regression-speed"
@@ -23,12 +24,18 @@ PUBLISHED: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType(
         "rmse": {"DER, published": (1.57, 3.06, 2.06, 5.85, 0.61, 0.09, 4.23, 0.00, 4.64)},
     }
 )
+UNLIKE_INPUTS = {"extrapolation": "left out", "foreign": "other set", "noise": "noise"}
 LEVELS = ("50", "80", "90", "95")
 
 
 def _rows(results: Results) -> DataFrame:
+    """Rows of the study, measured with the present settings."""
     every = results.every_row
-    return every[every["experiment"] == EXPERIMENT]
+    own = every[(every["experiment"] == EXPERIMENT) & every["method"].isin(regression.METHODS)]
+    keys = [
+        key(*identity) for identity in zip(own["data"], own["seed"], own["method"], strict=True)
+    ]
+    return own[own["spec"] == keys]
 
 
 def _standard_error(values: Sequence[float], digits: int) -> str:
@@ -44,12 +51,12 @@ def _standard_error(values: Sequence[float], digits: int) -> str:
 def _accuracy(results: Results, metric: str, digits: int) -> str:
     rows = _rows(results)
     rows = rows[(rows["task"] == EXPERIMENT) & (rows["metric"] == metric)]
-    published = PUBLISHED[metric]
+    published = PUBLISHED.get(metric, {})
     lines = []
     for number, name in enumerate(SETS):
         of_set = rows[rows["data"] == name]
         own = (of_set[of_set["method"] == method]["value"] for method in regression.METHODS)
-        places = 4 if (name, metric) == ("naval", "rmse") else digits
+        places = digits + 2 if name == "naval" and metric != "nll" else digits
         cells = [_standard_error(list(values), places) for values in own]
         lines.append([name, *cells, *(f"{each[number]:.2f}" for each in published.values())])
     titles = [method.title for method in regression.METHODS.values()]
@@ -64,6 +71,11 @@ def nll(results: Results) -> str:
 def rmse(results: Results) -> str:
     """RMSE per set and method."""
     return _accuracy(results, "rmse", 2)
+
+
+def crps(results: Results) -> str:
+    """CRPS per set and method."""
+    return _accuracy(results, "crps", 3)
 
 
 def calibration(results: Results) -> str:
@@ -81,27 +93,50 @@ def calibration(results: Results) -> str:
 
 
 def unlike(results: Results) -> str:
-    """AUROC in percent of the total variance and the epistemic variance, and coverage beyond the data.
+    """AUROC in percent of the total variance and the epistemic variance, ranks, and coverage.
 
-    Means over the sets and splits that were measured for the method.
+    Means over the sets and splits on which every method was measured. Rank 1 has the highest AUROC; a method
+    without an epistemic variance is ranked by its total variance.
     """
     rows = _rows(results)
-    lines = []
-    for name, method in regression.METHODS.items():
-        own = rows[rows["method"] == name]
-        cells = []
-        for task in ("extrapolation", "foreign", "noise"):
-            for score in ("total", "epistemic"):
-                found = own[
-                    (own["task"] == task) & (own["score"] == score) & (own["metric"] == "auroc")
-                ]
-                cells.append(f"{100 * found['value'].mean():.1f}" if len(found) else DASH)
-        covered = own[(own["task"] == "extrapolation") & (own["metric"] == "coverage90")]["value"]
-        cells.append(f"{100 * covered.mean():.1f}" if len(covered) else DASH)
-        lines.append([method.title, *cells, str(len(covered))])
-    tasks = ("left out", "other set", "noise")
-    head = [f"{task}, {score}" for task in tasks for score in ("total", "epistemic")]
-    return markdown(["AUROC", *head, "coverage of 90%, left out", "splits"], lines, left=1)
+    covered = _per_method(rows, "extrapolation", "distribution", "coverage90")
+    if covered.empty:
+        return "not measured"
+    columns, ranks = {}, {}
+    for score in ("total", "epistemic"):
+        found = [
+            _per_method(rows, task, score, "auroc").reindex_like(covered) for task in UNLIKE_INPUTS
+        ]
+        for title, values in zip(UNLIKE_INPUTS.values(), found, strict=True):
+            columns[f"{title}, {score}"] = 100 * values.mean()
+        totals = [_per_method(rows, task, "total", "auroc") for task in UNLIKE_INPUTS]
+        ranked = [
+            values.fillna(total).rank(axis=1, ascending=False)
+            for values, total in zip(found, totals, strict=True)
+        ]
+        ranks[f"rank, {score}"] = sum(ranked).mean() / len(ranked)  # type: ignore[union-attr]
+    columns |= ranks | {"coverage of 90%, left out": 100 * covered.mean()}
+    lines = [
+        [
+            method.title,
+            *(DASH if np.isnan(each[name]) else f"{each[name]:.1f}" for each in columns.values()),
+        ]
+        for name, method in regression.METHODS.items()
+        if name in covered
+    ]
+    head = [f"AUROC, {len(covered)} sets and splits", *columns]
+    return markdown(head, lines, left=1)
+
+
+def _per_method(rows: DataFrame, task: str, score: str, metric: str) -> DataFrame:
+    """A metric, one row per set and split that every method was measured on, one column per method."""
+    found = rows[(rows["task"] == task) & (rows["metric"] == metric)]
+    values = found[found["score"] == score].pivot_table(
+        index=["data", "seed"], columns="method", values="value"
+    )
+    every = found.groupby(["data", "seed"])["method"].nunique()
+    complete = every[every == found["method"].nunique()].index
+    return values[values.index.isin(complete)]
 
 
 def speed(results: Results) -> str:
@@ -120,6 +155,7 @@ TABLES = MappingProxyType(
         "regression-speed": speed,
         "regression-nll": nll,
         "regression-rmse": rmse,
+        "regression-crps": crps,
         "regression-calibration": calibration,
         "regression-unlike": unlike,
     }
