@@ -71,6 +71,11 @@ def frost(images: Array, draws: Draws, *, kept: float, added: float) -> Array:
     return kept * images + added * ice
 
 
+def stands_in(name: str) -> bool:
+    """Whether the corruption is drawn, because published photographs that it needs are not installed."""
+    return name == frost.__name__ and not _photographs()
+
+
 def fog(images: Array, draws: Draws, *, amount: float, decay: float, side: int) -> Array:
     """(x + amount · plasma) · max(x) / (max(x) + amount).
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from daedl.checks import DataWarning
 from daedl.data import ImageSet
-from daedl_bench.corruptions import FAMILIES, corrupt
-from daedl_bench.datasets import generate
+from daedl_bench.corruptions import FAMILIES, corrupt, weather
+from daedl_bench.datasets import generate, load
 
 NAMES = ["shot_noise", "stripe", "scale"]
 LABELS = torch.tensor([3, 1, 4, 1])
@@ -50,6 +51,19 @@ def test_mnist_c_has_the_published_layout(tmp_path, digits):
         assert np.array_equal(images, ours.numpy())
     record = json.loads((home / "generated.json").read_text())
     assert (record["seed"], record["names"]) == (3, sorted(NAMES))
+
+
+def test_drawn_frost_is_not_loaded(tmp_path, monkeypatch):
+    """Its figures would be mixed with those of the published photographs."""
+    monkeypatch.setattr(weather, "_photographs", tuple)
+    images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+    clean = ImageSet(images, torch.tensor([7, 9]), "photos", "test")
+    generate(clean, tmp_path, "cifar10-c", ["fog", "frost"], progress=False)
+    generate(clean, tmp_path, "cifar10-c", ["contrast"], progress=False)
+    with pytest.warns(DataWarning, match="generated"):
+        assert load("cifar10-c/fog/1", root=tmp_path, download=False).made
+    with pytest.raises(ValueError, match=r"frost\.npy was drawn.*imagecorruptions"):
+        load("cifar10-c/frost/1", root=tmp_path, download=False)
 
 
 def test_cifar10_c_has_the_published_layout(tmp_path):
