@@ -1,24 +1,29 @@
-"""A bound on the rejection rate, by split conformal prediction."""
+"""A bound on the rejection rate of several scores together, by split conformal prediction."""
 
 import math
-from collections.abc import Collection, Mapping
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from daedl.selective.target import DENSITY, GuideLine, Target, require_rate
 
-# Share of the rejection rate for the limit on the density (chosen). It rejects inputs far from all training
-# data, whose densities are below those of nearly all images, so that a small share suffices.
-DENSITY_SHARE = 0.1
+# A rank by density counts as this many times the rank by another score (chosen): the density rejects inputs
+# far from all training data, whose densities are below those of nearly all images.
+DENSITY_FACTOR = 10
 
 
 @dataclass(frozen=True)
 class MaxRejectionRate(Target):
     """At most `rate` of in-distribution images are rejected, on average over calibration sets.
 
-    The scores share the rate, so that the sum of their rejections is bounded: a tenth of it for the density,
-    if there are enough images to set that limit, and equal parts for the others.
+    Several scores reject together. The rank of an image by a score is the number of images that are at least
+    as uncertain, times ten for the density, and its rank by all scores the smallest of these. Images with the
+    smallest ranks are rejected, which is one limit per score (see `_positions`). Correlated scores mostly
+    reject the same images, so the bound is nearly attained. With one score the limit is that of split
+    conformal prediction, the ⌊rate (n + 1)⌋-th largest of n calibration scores.
     """
 
     kind = "reject"
@@ -35,16 +40,22 @@ class MaxRejectionRate(Target):
 
     def limits(self, scores: Mapping[str, Tensor], wrong: Tensor, seed: int) -> dict[str, float]:
         del seed
+        positions = _positions(scores, self._rejections(len(wrong)))
+        if not any(positions.values()):
+            raise ValueError(self._few_message(len(wrong), min(2, len(scores))))
         return {
-            name: float(values.sort().values[self._rank(len(wrong), name, scores) - 1])
-            for name, values in scores.items()
+            name: float(scores[name].sort(descending=True).values[position - 1])
+            for name, position in positions.items()
+            if position
         }
 
     def limits_density(self, samples: int) -> bool:
-        return samples >= _least_samples(self.rate * DENSITY_SHARE)
+        return self._rejections(samples) >= DENSITY_FACTOR
 
-    def _rank(self, samples: int, name: str, names: Collection[str]) -> int:
-        return _conformal_rank(samples, self.rate, _share(name, names))
+    def _rejections(self, samples: int) -> int:
+        """⌊rate (n + 1)⌋."""
+        # 1e-9 absorbs the rounding of products that are whole numbers in exact arithmetic.
+        return math.floor(self.rate * (samples + 1) + 1e-9)
 
     def break_ties(
         self, limits: Mapping[str, float], scores: Mapping[str, Tensor]
@@ -52,33 +63,51 @@ class MaxRejectionRate(Target):
         """Add a limit on the density where several images share the value of a limit.
 
         A density score clipped at 0 removes all evidence, so that images tie although their densities
-        differ, and the limit would accept every OOD image too. The density then decides between them: the
-        limits are those of the score in lexicographic order with the density, so the guarantee holds.
+        differ, and the limit would accept every OOD image too. The density then decides between them: ranks
+        and limits are those of the score in lexicographic order with the density, so the guarantee holds.
         """
-        refined = dict(limits)
-        for name, limit in limits.items():
-            if name == DENSITY:
+        tied = [name for name in limits if name != DENSITY and _ties(scores[name], limits[name])]
+        if not tied:
+            return dict(limits)
+        used = {name: scores[name] for name in limits}
+        if DENSITY in scores:
+            used |= {name: _lexicographic(scores[name], scores[DENSITY]) for name in tied}
+        positions = _positions(used, self._rejections(len(used[tied[0]])))
+        refined: dict[str, float] = {}
+        for name, position in positions.items():
+            if not position:
                 continue
-            tied, below = scores[name] == limit, scores[name] < limit
-            if int(tied.sum()) == 1:
-                continue
-            rank = self._rank(len(tied), name, limits) - int(below.sum())
-            cut = _cut(scores, tied, below, rank)
-            if cut is not None:
-                refined[DENSITY] = min(cut, refined.get(DENSITY, cut))
-            elif limit == float(scores[name].max()):
-                raise ValueError(self._tie_message(name, limit, below, _share(name, limits)))
+            last = used[name].argsort(descending=True)[position - 1]
+            limit = scores[name][last]
+            if name in tied and _ties(scores[name], float(limit)):
+                cut = _cut(scores, name, limit, last)
+                if cut is not None:
+                    refined[DENSITY] = min(cut, refined.get(DENSITY, cut))
+                elif limit == scores[name].max():
+                    plain = {each: scores[each] for each in limits}
+                    raise ValueError(self._tie_message(plain, name, float(limit)))
+            refined[name] = min(float(limit), refined.get(name, math.inf))
         return refined
 
-    def _tie_message(self, name: str, limit: float, below: Tensor, share: float) -> str:
-        number, samples = int(below.sum()), len(below)
+    def _few_message(self, samples: int, needed: int) -> str:
         message = (
-            f"{1 - number / samples:.2%} of the calibration samples share the largest {name} score, "
+            f"{samples} calibration samples are too few for a rejection rate of {self.rate:.2%}; expected at "
+            f"least {math.ceil(needed / self.rate - 1e-9) - 1}: use more samples"
+        )
+        if (smallest := _rate(needed, samples)) < 1:
+            message += f", or allow a rejection rate of {smallest:.4g}, the smallest possible with {samples}"
+        return message
+
+    def _tie_message(self, scores: Mapping[str, Tensor], name: str, limit: float) -> str:
+        samples, tied = len(scores[name]), int((scores[name] == limit).sum())
+        message = (
+            f"{tied / samples:.2%} of the calibration samples share the largest {name} score, "
             f"{limit:.4g}, so rejecting at most {self.rate:.2%} would accept images without any evidence; "
             "expected fewer ties: "
         )
-        smallest = _smallest_rate(number, samples, share)
-        if smallest < 1:
+        counts = range(1, samples + 1)
+        enough = bisect_left(counts, True, key=lambda k: _positions(scores, k)[name] > tied)
+        if enough < samples and (smallest := _rate(counts[enough], samples)) < 1:
             message += f"allow a rejection rate of {smallest:.4g}, the smallest possible, or "
         return message + (
             "threshold the other score; with a density, fit it again with leave_one_out=True or "
@@ -89,55 +118,65 @@ class MaxRejectionRate(Target):
         return GuideLine("coverage", 1 - self.rate, f"at most {self.rate:.1%} rejected")
 
 
-def _share(name: str, names: Collection[str]) -> float:
-    """Share of the rejection rate for the score `name` among `names`."""
-    if DENSITY not in names or len(names) == 1:
-        return 1 / len(names)
-    return DENSITY_SHARE if name == DENSITY else (1 - DENSITY_SHARE) / (len(names) - 1)
-
-
-def _least_samples(rate: float) -> int:
-    """Smallest number of images that sets a limit for this rejection rate."""
-    return math.ceil(1 / rate - 1e-9) - 1
-
-
-def _conformal_rank(samples: int, rate: float, share: float) -> int:
-    """⌈(n + 1)(1 − x)⌉ for n samples, x this share of the rejection rate."""
-    each = rate * share
-    # 1e-9 absorbs the rounding of products that are whole numbers in exact arithmetic.
-    rank = math.ceil((samples + 1) * (1 - each) - 1e-9)
-    if rank <= samples:
-        return rank
-    message = (
-        f"{samples} calibration samples are too few for a rejection rate of {rate:.2%}; expected at "
-        f"least {_least_samples(each)}: use more samples"
-    )
-    if (smallest := _smallest_rate(samples, samples, share)) < 1:
-        message += (
-            f", or allow a rejection rate of {smallest:.4g}, the smallest possible with {samples}"
-        )
-    raise ValueError(message)
-
-
 def smallest_rate(samples: int) -> float:
     """The smallest rejection rate that this number of calibration samples allows, for one score."""
-    return _smallest_rate(samples, samples, share=1)
+    return _rate(1, samples)
 
 
-def _smallest_rate(rank: int, samples: int, share: float) -> float:
-    """The smallest rejection rate for which a limit with this share has at most this rank, rounded up."""
-    return math.ceil(1e4 / share * (1 - rank / (samples + 1)) - 1e-6) / 1e4
+def _rate(rejections: int, samples: int) -> float:
+    """The smallest rejection rate for this many of n + 1 images, rounded up."""
+    return math.ceil(1e4 * rejections / (samples + 1) - 1e-6) / 1e4
 
 
-def _cut(scores: Mapping[str, Tensor], tied: Tensor, below: Tensor, rank: int) -> float | None:
-    """The density of this rank among `tied` images (n,); None if it does not refine the score's order.
+def _positions(scores: Mapping[str, Tensor], rejections: int) -> dict[str, int]:
+    """K per score: its limit is the K-th largest of the n calibration scores, and 0 for no limit.
 
-    That requires that no image `below` the limit (n,) exceeds it, and that densities don't tie too.
+    Let N_a(i) be the number of calibration images that are at least as uncertain as i by score a, itself
+    included, f_a = 10 for the density and 1 for others, o_a small to break ties between scores, and
+
+        U(i) = min over a of (N_a(i) − 1) f_a + o_a,    K_a = #{N ≥ 0: N f_a + o_a < U_(k)}
+
+    with U_(k) the k-th smallest, k the number of `rejections`.
+
+    The bound: let V be U with numbers counted among n + 1 images, a new one included. V is exchangeable, and
+    U ≤ V for calibration images. The new image is rejected if N_a < K_a for any a, that is V < U_(k). Then
+    fewer than k others have at most its V, so it is among the k smallest: a probability of k / (n + 1).
+    """
+    if len(scores) == 1:
+        return dict.fromkeys(scores, rejections)
+    if not rejections:
+        return dict.fromkeys(scores, 0)
+    steps = {
+        name: len(scores) * (DENSITY_FACTOR if name == DENSITY else 1) for name in scores
+    }  # in units of o_a
+    ranks = []
+    for offset, (name, values) in enumerate(scores.items()):
+        below = torch.searchsorted(values.sort().values, values)
+        ranks.append((len(values) - below - 1) * steps[name] + offset)
+    least = int(torch.stack(ranks).amin(0).sort().values[rejections - 1])
+    return {name: max(0, -((offset - least) // steps[name])) for offset, name in enumerate(scores)}
+
+
+def _ties(values: Tensor, limit: float) -> bool:
+    """Whether several images have the value of a limit."""
+    return int((values == limit).sum()) > 1
+
+
+def _lexicographic(values: Tensor, density: Tensor) -> Tensor:
+    """Ranks (n,) by value, and by density where values are equal."""
+    ranks: Tensor = torch.unique(torch.stack((values, density), 1), dim=0, return_inverse=True)[1]
+    return ranks
+
+
+def _cut(scores: Mapping[str, Tensor], name: str, limit: Tensor, last: Tensor) -> float | None:
+    """The density of the image `last` among those tied at `limit`; None if it does not refine the order.
+
+    That requires that no image below the limit exceeds it, and that densities don't tie too.
     """
     if DENSITY not in scores:
         return None
-    density = scores[DENSITY]
-    ordered = density[tied].sort().values
-    cut = ordered[rank - 1]
-    shared = bool(cut == ordered[-1] == ordered[-2])
-    return None if shared or bool((density[below] > cut).any()) else float(cut)
+    density, values = scores[DENSITY], scores[name]
+    cut = density[last]
+    largest = density[values == limit].sort(descending=True).values
+    shared = bool(cut == largest[0] == largest[1])
+    return None if shared or bool((density[values < limit] > cut).any()) else float(cut)
