@@ -131,12 +131,22 @@ def test_means_over_seeds_use_the_last_row_and_the_worst_far_set():
     assert math.isnan(found["known accepted"])
 
 
+def test_time_is_compared_seed_by_seed():
+    seconds = {"daedl": (10.0, 30.0, 3.0), "softmax": (10.0, 10.0, 2.0)}
+    measured = [
+        panel_row("seconds", value, "cost", "", method=method, seed=seed, score="training")
+        for method, values in seconds.items()
+        for seed, value in enumerate(values)
+    ]
+    measured.append(panel_row("seconds", 99.0, "cost", "", seed=3, score="training"))
+    assert verdict.time_ratio(results.frame(measured), "wine") == pytest.approx(1.5)
+
+
 FIGURES = {
     "accuracy": 0.95,
     "ece": 0.02,
     "far accepted": 0.0,
     "known accepted": 0.95,
-    "training": 10.0,
 }
 
 
@@ -151,7 +161,7 @@ FIGURES = {
         ({"far accepted": 0.06}, 0.9, ["far"]),
         ({"known accepted": 0.98}, 0.9, ["known"]),
         ({"known accepted": math.nan, "far accepted": math.nan}, 0.9, ["far", "known"]),
-        ({"training": 16.0}, 0.9, ["training"]),
+        ({"ratio": 1.6}, 0.9, ["training"]),
     ],
 )
 def test_verdict(changed, auroc, missed):
@@ -161,7 +171,7 @@ def test_verdict(changed, auroc, missed):
         "noise": {"daedl": 0.99, "knn": 0.5},
         "flat": {"daedl": auroc, "knn": 0.9, "energy": 0.8},
     }
-    goals = verdict.judge(methods, sets)
+    goals = verdict.judge(methods, sets, changed.get("ratio", 1.0))
     assert [title.split()[0].strip(",") for title, goal in goals.items() if not goal.met] == missed
 
 

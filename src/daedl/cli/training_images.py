@@ -46,8 +46,10 @@ def read_training_images(
 
 
 def split(images: Set, validation: float, seed: int) -> tuple[Set, Set]:
-    """Returns training data, of every class, and held-out data."""
-    held_out, training = images.random_split(max(1, round(validation * len(images))), seed)
+    """Returns training data, of every class, and held-out data with the same share of each."""
+    held_out, training = images.random_split(
+        max(1, round(validation * len(images))), seed, stratify=True
+    )
     counts = torch.bincount(training.labels, minlength=images.num_classes).tolist()
     if missing := [name for name, count in zip(images.names, counts, strict=True) if count == 0]:
         raise ValueError(

@@ -58,12 +58,30 @@ class Labelled(ABC):
         """The names of the classes, or their numbers."""
         return names_or_numbers(self.class_names, self.num_classes)
 
-    def random_split(self, number: int, seed: int) -> tuple[Self, Self]:
-        """Returns `number` samples selected at random with `seed`, and the remaining ones."""
+    def random_split(self, number: int, seed: int, stratify: bool = False) -> tuple[Self, Self]:
+        """Returns `number` samples selected at random with `seed`, and the remaining ones.
+
+        With `stratify` the first part has the same share of every class, up to rounding.
+        """
         if not 0 < number < len(self):
             raise ValueError(
                 f"cannot split {number} {self.noun} off the {len(self)} of {self.name}; expected 1 to "
                 f"{len(self) - 1}, so that neither part is empty"
             )
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        return self.subset(order[:number]), self.subset(order[number:])
+        selected = torch.zeros(len(self), dtype=torch.bool)
+        ranks = (
+            _ranks_in_class(self.labels[order]).argsort(stable=True) if stratify else slice(None)
+        )
+        selected[torch.arange(len(self))[ranks][:number]] = True
+        return self.subset(order[selected]), self.subset(order[~selected])
+
+
+def _ranks_in_class(labels: Tensor) -> Tensor:
+    """Position of each sample among those of its class, from 0 to 1 (N,)."""
+    counts = torch.bincount(labels)
+    by_class = labels.argsort(stable=True)
+    starts = counts.cumsum(0) - counts
+    ranks = torch.empty(len(labels))
+    ranks[by_class] = torch.arange(len(labels)) - starts[labels[by_class]] + 0.5
+    return ranks / counts[labels]

@@ -6,8 +6,9 @@ been used for training. They say nothing about OOD images.
 Rejection rate. Let s_(1) ≤ … ≤ s_(n) be the scores of n calibration samples and s_(k) the threshold,
 k = ⌈(n + 1)(1 − x)⌉. A new image is rejected with probability at most x over the draw of all n + 1 images,
 because its rank among them is uniform (split conformal prediction; Vovk et al., 2005). Several scores reject
-together: see `rejection._positions`. Where the limit is a maximum that several images share, because a clipped density score
-removes all evidence, the density decides between them: scores are ranked lexicographically.
+together: see `rejection._positions`. Where the limit is a maximum that several images share, because a
+clipped density score removes all evidence, the density decides between them: scores are ranked
+lexicographically.
 
 Error rate. Given s_(k), the k − 1 images below it are independent draws from the images below that threshold,
 so the number of errors among them is binomial with the risk of accepted images. Clopper-Pearson upper bounds

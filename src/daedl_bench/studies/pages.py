@@ -60,6 +60,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
         "panel": verdict.panel,
         "panel-photos": verdict.panel_photos,
         "panel-goals": verdict.panel_goals,
+        "panel-accepted": verdict.panel_accepted,
         "panel-tempering": verdict.panel_tempering,
     }
 )

@@ -45,6 +45,15 @@ def test_random_split_is_disjoint_complete_and_seeded(colours):
         colours.random_split(10, seed=0)
 
 
+def test_stratified_split_has_the_same_share_of_every_class():
+    labels = torch.tensor([0] * 60 + [1] * 30 + [2] * 10 + [3] * 2 + [4])
+    images = ImageSet(torch.zeros(103, 1, 2, 2, dtype=torch.uint8), labels, "unequal", "train")
+    for seed in range(5):
+        first, second = images.random_split(20, seed, stratify=True)
+        assert torch.bincount(first.labels, minlength=5).tolist() == [12, 6, 2, 0, 0]
+        assert torch.bincount(second.labels).tolist() == [48, 24, 8, 2, 1]
+
+
 def test_number_of_classes():
     assert a_set().num_classes == 4
     assert a_set(class_names=tuple("abcdef")).num_classes == 6
