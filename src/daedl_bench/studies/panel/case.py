@@ -34,8 +34,8 @@ class Trained(NamedTuple):
     sets: Sets
 
 
-# Trains the method of this name.
-Train = Callable[[str], Trained]
+# Trains the method of this name, with settings as keyword arguments, JSON-serialisable.
+Train = Callable[..., Trained]
 
 
 class Case(NamedTuple):

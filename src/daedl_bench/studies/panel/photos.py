@@ -1,5 +1,6 @@
 """Image cases: folders of CIFAR-10 photos with the commands, and MNIST under the `brief` protocol."""
 
+import json
 import os
 import resource
 import shutil
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from PIL import Image
@@ -43,12 +45,15 @@ class Photos:
     seed: int
     backbone: bool
 
-    def train(self, method: str) -> Trained:
-        """`daedl train` with a method and a seed, and no other settings than the backbone."""
+    def train(self, method: str, **settings: Any) -> Trained:
+        """`daedl train` with a method and a seed, and no settings but backbone and those of the method."""
         data, backbone = self.folder / "train", self._backbone() if self.backbone else ()
+        chosen = [part for k, v in settings.items() for part in ("--set", f"{k}={json.dumps(v)}")]
         with TemporaryDirectory() as place:
             path = Path(place) / "model.daedl"
-            seconds = _train(data, path, "--method", method, "--seed", str(self.seed), *backbone)
+            seconds = _train(
+                data, path, "--method", method, "--seed", str(self.seed), *backbone, *chosen
+            )
             model = load_model(path)
         store = FeatureCache(self.features, model) if self.backbone else None
 
@@ -171,8 +176,8 @@ def mnist(seed: int, data: Path | None) -> Train:
     near = {"kmnist": unlabelled("kmnist", space.load("kmnist", "test").images)}
     far = {"fashion-mnist": space.load("fashion-mnist", "test").images, **far_images(test.images)}
 
-    def train(method: str) -> Trained:
-        predictor = space.prepare(Trial(protocol, methods.build(method), seed))
+    def train(method: str, **settings: Any) -> Trained:
+        predictor = space.prepare(Trial(protocol, methods.build(method, **settings), seed))
         held_out, known = space.split(predictor.trial)
         outside = {name: unlabelled(name, images) for name, images in far.items()}
         seconds = sum(each.value for each in predictor.costs() if each.metric == "seconds")

@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from daedl import Classifier, DAEDLClassifier, fit
+from daedl import Classifier, DAEDLClassifier, fit, methods
 from daedl.demo import moons
 from daedl.networks import MLP
 from daedl_bench.datasets import clinc
@@ -101,10 +101,11 @@ def without_classes(
     return split(inputs[known], targets[known], seed, near, share)
 
 
-def with_estimator(table: Table, seed: int, method: str) -> Trained:
-    """`DAEDLClassifier` without settings."""
+def with_estimator(table: Table, seed: int, method: str, **settings: Any) -> Trained:
+    """`DAEDLClassifier` without settings but those of the method."""
     started = time.process_time()
-    estimator = DAEDLClassifier(method, random_state=seed).fit(*table.train)
+    estimator = DAEDLClassifier(method, method_settings=settings or None, random_state=seed)
+    estimator.fit(*table.train)
     seconds = time.process_time() - started
     model = estimator.model_
     scaler: Any = estimator.scaler_  # None for embeddings
@@ -117,8 +118,8 @@ def with_estimator(table: Table, seed: int, method: str) -> Trained:
     return Trained(model, seconds, table.sets(convert, seed))
 
 
-def with_network(table: Table, seed: int, method: str) -> Trained:
-    """`Classifier(MLP(...))` and `fit` with 30 epochs, without other settings."""
+def with_network(table: Table, seed: int, method: str, **settings: Any) -> Trained:
+    """`Classifier(MLP(...))` and `fit` with 30 epochs, without other settings but those of the method."""
 
     def convert(samples: Array) -> Tensor:
         return torch.tensor(samples, dtype=torch.float32)
@@ -127,7 +128,8 @@ def with_network(table: Table, seed: int, method: str) -> Trained:
     started = time.process_time()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Classifier(MLP(table.train.inputs.shape[1], num_classes=2), method)
+        network = MLP(table.train.inputs.shape[1], num_classes=2)
+        model = Classifier(network, methods.build(method, **settings))
     inputs, targets = sets.train
     number = len(inputs) // 5  # for early stopping (chosen)
     held_out, rest = (inputs[:number], targets[:number]), (inputs[number:], targets[number:])
