@@ -1,14 +1,19 @@
 """Batches of tuples and mappings of tensors, and modules of transformers built from a configuration."""
 
 from collections import UserDict, namedtuple
+from functools import partial
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import daedl
+from daedl.bulk import predict_files
+from daedl.checks import import_optional
 from daedl.inputs import convert, form_of, join, select, split
 
 VOCABULARY, CLASSES = 40, 3
@@ -183,6 +188,87 @@ def test_modules_of_several_inputs_and_outputs(returns, features):
     torch.testing.assert_close(
         model.predict((ids, numbers)).labels, module.head(embedding).argmax(-1)
     )
+
+
+@pytest.fixture(scope="module")
+def saved(bert, tmp_path_factory):
+    """A model file of the BERT classifier, and the function that reads it."""
+    path = tmp_path_factory.mktemp("saved") / "bert.daedl"
+    daedl.Classifier.from_module(bert, "mean").fit_post_hoc(queries()).save(path)
+    return path, partial(load_bert, bert.config)
+
+
+def load_bert(config, path):
+    """Reads a model file into a new module."""
+    module = import_optional("transformers", "this test", "'daedl[text]'")
+    module = module.BertForSequenceClassification(config)
+    return daedl.Classifier.load(path, daedl.networks.FeatureModule(module, "mean"))
+
+
+def columns_of(data):
+    """Arrays by name, as engines pass them, in memory that is read-only."""
+    columns = {name: each.numpy() for name, each in inputs_of(data).items()}
+    for each in columns.values():
+        each.flags.writeable = False
+    return columns
+
+
+def test_a_scorer_passes_columns_by_name(saved):
+    path, load = saved
+    data = queries(20, seed=1)
+    expected = load(path).predict(inputs_of(data)).log_density.numpy()
+    columns, names = columns_of(data), ["attention_mask", "input_ids"]
+    lists = {name: np.array([*each, None], object)[:-1] for name, each in columns.items()}
+    named = {**columns, "id": np.arange(20)}
+    for batch, column in ((columns, None), (named, names), (lists, None)):
+        scorer = daedl.Scorer(path, column=column, load=load)
+        assert scorer(batch)["log_density"].tolist() == expected.tolist()
+        assert {each.dtype for each in scorer.inputs(batch).values()} == {np.dtype(np.int64)}
+    texts = {**columns, "query": np.array(["a"] * 20)}
+    with pytest.raises(ValueError, match="expected numbers"):
+        daedl.Scorer(path, load=load)(texts)
+
+
+def test_a_scorer_marks_broken_rows_of_several_columns(saved):
+    path, load = saved
+    columns = columns_of(queries(5))
+    expected = daedl.Scorer(path, load=load)(columns)["log_density"]
+    cells = {name: np.array([*each, None], object) for name, each in columns.items()}
+    cells["input_ids"][0] = None
+    cells["attention_mask"][3] = cells["attention_mask"][3][:5]
+    scorer = daedl.Scorer(path, load=load, skip_broken=True)
+    arrays = scorer(cells)
+    assert [bool(text) for text in arrays["error"]] == [True, False, False, True, False, True]
+    assert np.allclose(arrays["log_density"][[1, 2, 4]], expected[[1, 2, 4]], rtol=1e-5)
+    assert np.isnan(arrays["log_density"][[0, 3, 5]]).all()
+    with pytest.raises(ValueError, match=r"row 0 \(no value"):
+        daedl.Scorer(path, load=load)(cells)
+    alone = scorer({name: each[-1:] for name, each in cells.items()})  # none is readable
+    assert alone["label"].tolist() == [-1]
+
+
+def test_a_scorer_passes_columns_in_order_to_a_module_of_several_inputs(tmp_path):
+    torch.manual_seed(0)
+    example = queries()["input_ids"], torch.randn(60, 2)
+    module = daedl.networks.FeatureModule(Two(lambda logits, _: logits), "head", example=example)
+    model = daedl.Classifier(module, "softmax")
+    model.save(tmp_path / "two.daedl")
+    load = partial(daedl.Classifier.load, network=module)
+    columns = dict(zip(("ids", "numbers"), (each.numpy() for each in example), strict=True))
+    for column, batch in ((None, columns), (["ids", "numbers"], dict(reversed(columns.items())))):
+        scorer = daedl.Scorer(tmp_path / "two.daedl", column=column, load=load, outputs=["probs"])
+        assert np.array_equal(scorer(batch)["probs"], model.predict(example).probs.numpy())
+
+
+def test_predicted_files_have_columns_by_name(saved, tmp_path):
+    (path, load), data = saved, queries(30, seed=1)
+    table = {name: list(each.numpy()) for name, each in data.items() if name != "labels"}
+    pq.write_table(pa.table({"id": range(30), **table}), tmp_path / "in.parquet")
+    options = {"column": list(table), "keep": ["id"], "load": load}
+    out = tmp_path / "out.parquet"
+    assert predict_files(path, [tmp_path / "in.parquet"], out, **options).broken == 0
+    expected = load(path).predict(inputs_of(data)).log_density
+    assert pq.read_table(out)["log_density"].to_pylist() == expected.tolist()
 
 
 def test_wrong_inputs_are_explained(bert):

@@ -115,6 +115,10 @@ class Network(nn.Module):
         """Whether `data` are inputs without labels although they may look like a pair with labels."""
         return self.plain is not self and self.plain.matches(data)
 
+    def arrange(self, columns: Mapping[str, Any]) -> Inputs | None:
+        """Return `columns` by name as inputs if these have several parts; None if they are one tensor."""
+        return None if self.plain is self else self.plain.arrange(columns)
+
     def reinitialized(self) -> "Network":
         """Build the same architecture with new initial weights."""
         return type(self)(**self.arguments)

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from daedl.inputs import Inputs, convert, form_of, is_inputs, parts_of, require_form, select
+from daedl.inputs import (
+    Inputs,
+    arrange,
+    convert,
+    form_of,
+    is_inputs,
+    parts_of,
+    require_form,
+    select,
+)
 from daedl.networks.base import Network, Scope, probe
 from daedl.networks.depths import Pooling, chosen, pool
 from daedl.outputs import Outputs, evaluating
@@ -212,6 +221,12 @@ class FeatureModule(Network):
     def matches(self, data: Any) -> bool:
         """Whether `data` have the form of the first batch."""
         return self.form is not None and is_inputs(data) and form_of(data) == self.form
+
+    def arrange(self, columns: Mapping[str, Any]) -> Inputs | None:
+        """Return `columns` as a mapping or tuple if the first batch, or the example, was one."""
+        if self.example is None:
+            return super().arrange(columns)
+        return arrange(columns, self.form or form_of(self.example))
 
     def reinitialized(self) -> "FeatureModule":
         """Copy the module and reset the parameters of all its layers."""
