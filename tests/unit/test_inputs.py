@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import daedl
+from daedl import storage
 from daedl.bulk import predict_files
 from daedl.checks import import_optional
 from daedl.inputs import convert, form_of, join, select, split
@@ -211,6 +212,19 @@ def columns_of(data):
     for each in columns.values():
         each.flags.writeable = False
     return columns
+
+
+def test_a_loaded_model_knows_the_form_of_its_first_batch(saved, tmp_path):
+    path, load = saved
+    ids, expected = {"input_ids": queries()["input_ids"]}, "expected a mapping with attention_mask"
+    with pytest.raises(ValueError, match=expected):
+        load(path).predict(ids)
+    with pytest.raises(ValueError, match=expected):
+        daedl.Scorer(path, column="input_ids", load=load)(columns_of(queries()))
+    tensors, description = storage.load(path)
+    del description["form"]  # as in older files
+    storage.save(tmp_path / "old.daedl", tensors, description)
+    assert len(load(tmp_path / "old.daedl").predict(ids)) == 60
 
 
 def test_a_scorer_passes_columns_by_name(saved):
