@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from daedl.bulk.parts import PART, Part, choose_column, find_parts
+from daedl.bulk.parts import PART, Part, Pictures, choose_column, find_parts
 from daedl.checks import import_optional
+from daedl.classifier import Classifier
+from daedl.data import Preprocess
 from daedl.data.files import name_some
 from daedl.engines import Engine, Local
 from daedl.scorer import Array, Scorer
@@ -64,9 +66,8 @@ def predict_files(
     if settings.get("outputs"):
         settings["outputs"] = [*settings["outputs"], "error"]
     scorer = Scorer(model, column=choose_column(parts, column, keep), skip_broken=True, **settings)
-    scorer.load(
-        scorer.model_path
-    )  # a model that can't be loaded is reported before anything starts
+    # A model that can't be loaded, or reads no images, is reported before anything starts.
+    _require_inputs(scorer.load(scorer.model_path), parts)
     job = _job(scorer, parts, keep)
     folder = out if out.exists() else out.with_name(f".{out.name}.parts")
     _require_job(folder, job)
@@ -155,6 +156,17 @@ def _job(scorer: Scorer, parts: Sequence[Part], keep: Sequence[str]) -> bytes:
         "batch_size": scorer.batch_size,
     }
     return json.dumps(content, indent=1).encode()
+
+
+def _require_inputs(model: Classifier, parts: Sequence[Part]) -> None:
+    """Raises if the parts are image files for a model of other inputs."""
+    images = bool(parts) and isinstance(parts[0], Pictures)
+    if images and not isinstance(model.preprocess, Preprocess):
+        noun = "numbers" if model.preprocess is None else model.preprocess.noun
+        raise ValueError(
+            f"the inputs are {parts[0]}, but the model reads {noun}; expected Parquet files with a column of "
+            f"{noun}: write them as such, or use another result than Parquet files"
+        )
 
 
 def _require_job(folder: Path, job: bytes) -> None:
