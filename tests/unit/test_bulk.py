@@ -20,6 +20,7 @@ from daedl.bulk import Labelled, find_parts, fit_density, predict_files
 from daedl.bulk.parts import CHUNK
 from daedl.cli import app
 from daedl.cli.bulk import show_rows
+from daedl.density.scorer import RANGE
 from daedl.engines import connect
 from daedl.networks import MLP, ConvNet
 
@@ -299,9 +300,7 @@ class TestFit:
         ],
     )
     def test_parts_of_any_size_give_the_density_of_all(self, vectors, settings):
-        # More than the sample, unless directions depend on it.
-        copies = 1 if settings.get("covariance") == "tied-low-rank" else 2
-        inputs, labels = (torch.cat([each] * copies) for each in vectors)
+        inputs, labels = (torch.cat([each] * 2) for each in vectors)  # more than the sample
         torch.manual_seed(0)
         # In float32 the network itself rounds differently in other batches.
         model = daedl.Classifier(MLP(4, 3, (8,)), **settings).double()
@@ -311,6 +310,25 @@ class TestFit:
         parts = list(zip(torch.split(inputs, sizes), torch.split(labels, sizes), strict=True))
         assert_equal_density(whole, fit_density(model, parts).fitted)
         assert model.revisions == revisions
+
+    @pytest.mark.parametrize("leave_one_out", [True, False])
+    def test_a_range_of_some_of_many_samples(self, vectors, leave_one_out):
+        torch.manual_seed(0)
+        inputs, labels = (torch.cat([each] * 54) for each in vectors)
+        model = daedl.Classifier(MLP(4, 3, (3,)), leave_one_out=leave_one_out).double()
+        data = inputs + 0.1 * torch.randn(inputs.shape), labels
+        whole = model.fit_post_hoc(data).fitted
+        assert len(labels) > 2 * RANGE
+        parts = zip(*(torch.split(each, 3001) for each in data), strict=True)
+        assert_equal_density(whole, fit_density(model, list(parts)).fitted)
+
+    def test_the_pilot_is_the_first_samples_of_each_class(self, vectors):
+        inputs, labels = (torch.cat([each] * 2) for each in vectors)
+        labels = torch.where(torch.arange(len(labels)) < 400, 2, labels)  # the others come late
+        model = daedl.Classifier(MLP(4, 3, (8,)), covariance="tied-low-rank", rank=2).double()
+        whole = model.fit_post_hoc((inputs, labels)).fitted
+        parts = zip(inputs.split(77), labels.split(77), strict=True)
+        assert_equal_density(whole, fit_density(model, list(parts)).fitted)
 
     def test_labelled_rows(self, model, table, vectors):
         classifier = daedl.Classifier.load(model)
