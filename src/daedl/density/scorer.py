@@ -14,7 +14,7 @@ from daedl.density.gaussian import GaussianDensity
 from daedl.density.leave_one_out import left_out_log_density
 from daedl.density.normalizer import NORMALIZERS, Normalizer
 from daedl.density.shrinkage import Shrinkage
-from daedl.distributed import gather_across
+from daedl.distributed import every, gather_across, sum_across
 from daedl.names import look_up, strip_prefix
 
 # Training samples used for the reference (chosen).
@@ -162,6 +162,7 @@ def _log_densities(
     The latter are leave-one-out densities, of a subset if there are many samples; for a range of in-sample
     densities a smaller one is sufficient.
     """
-    step = range_step(len(features)) if leave_one_out else max(1, len(features) // _SAMPLE)
-    left_out = gather_across(left_out_log_density(density, features[::step], targets[::step]))
+    number = int(sum_across(torch.tensor(len(features))))
+    some = every(range_step(number) if leave_one_out else max(1, number // _SAMPLE))
+    left_out = gather_across(left_out_log_density(density, features[some], targets[some]))
     return left_out if leave_one_out else gather_across(density(features.cpu())), left_out
