@@ -181,6 +181,20 @@ class TestPredict:
             predict_files(tmp_path / "other.daedl", [table], out, column="features")
         assert {path.name: path.read_bytes() for path in out.iterdir()} == held
 
+    def test_a_job_that_failed_in_its_first_part_does_not_block_the_corrected_one(
+        self, model, table, tmp_path
+    ):
+        out, parts = tmp_path / "scores.parquet", tmp_path / ".scores.parquet.parts"
+        with pytest.raises(ValueError, match="shape"):
+            predict_files(model, [table], out, column="x0")
+        assert [path.name for path in parts.iterdir()] == ["_daedl.json"]
+        assert predict_files(model, [table], out, column="features").rows == 2500
+        assert not parts.exists()
+        (tmp_path / "other.parquet").mkdir()
+        (tmp_path / "other.parquet" / "notes.txt").touch()
+        with pytest.raises(FileExistsError, match="other content"):
+            predict_files(model, [table], tmp_path / "other.parquet", column="features")
+
     def test_columns_that_a_file_lacks_are_named_before_anything_is_written(
         self, model, table, tmp_path
     ):

@@ -21,6 +21,7 @@ from daedl.scorer import Array, Scorer
 from daedl.storage import require_folder, write_atomically
 
 JOB = "_daedl.json"  # readers of Parquet folders ignore names that start with an underscore
+FINISHED = "part-*.parquet"  # a temporary file has another name
 Progress = Callable[[Iterator[int], int, int], Iterable[int]]
 
 
@@ -170,11 +171,12 @@ def _require_inputs(model: Classifier, parts: Sequence[Part]) -> None:
 
 
 def _require_job(folder: Path, job: bytes) -> None:
-    """Raises if `folder` has something else than parts of this job."""
+    """Raises if `folder` has something else than parts of this job; a job without a part has nothing."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     marker = folder / JOB
-    if not marker.is_file() or marker.read_bytes() != job:
+    own = marker.is_file() and (marker.read_bytes() == job or not any(folder.glob(FINISHED)))
+    if not own:
         raise FileExistsError(
             f"{folder} exists, with other content than predictions by this model of these inputs with these "
             "settings; expected a new folder, or an interrupted run to continue: choose another with --out, "
