@@ -353,8 +353,27 @@ class TestFit:
             fitted = fit_density(daedl.Classifier.load(model), labelled).fitted
             assert_equal_density(classifier.fitted, fitted)
         labelled = [Labelled(part, daedl.Scorer(model, column="features"), "id") for part in parts]
-        with pytest.raises((ValueError, TypeError), match="labels"):
+        with pytest.raises(ValueError, match=r"table\.parquet has no label in rows 3;"):
             fit_density(classifier, labelled)
+
+    @pytest.mark.parametrize(
+        ("labels", "match"),
+        [
+            ([0, 1, None, 2, None], "no label in rows 2, 4;"),
+            (["x", None, "y", "z", "x"], "no label in rows 1;"),
+            ([0.0, 1.0, 2.0, 0.0, 1.0], "float64"),
+        ],
+    )
+    def test_labels_that_are_missing_or_no_classes(self, model, tmp_path, labels, match):
+        path = tmp_path / "in.parquet"
+        pq.write_table(pa.table({"v": [[0.0] * 4] * 5, "label": labels}), path)
+        out = tmp_path / "out.daedl"
+        result = call("refit", model, "--data", path, "--column", "v", "--out", out)
+        assert result.exit_code == 1
+        assert isinstance(result.exception, SystemExit)  # no traceback
+        assert "in.parquet" in result.stderr
+        assert match in result.stderr
+        assert not out.exists()
 
     def test_methods_without_mergeable_statistics(self, vectors):
         model = daedl.Classifier(MLP(4, 3), "knn")
