@@ -313,6 +313,33 @@ def test_wrong_inputs_are_explained(bert):
         daedl.Classifier.from_module(nn.Linear(4, 3), "cls", input_shape=(4,))
 
 
+def test_long_sequences_are_explained(bert):
+    model = daedl.Classifier.from_module(bert, "cls", method="softmax")
+    ids = torch.ones(2, 25, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"up to 25, .* at most 24 "):
+        model.predict({"input_ids": ids, "attention_mask": ids})
+
+
+def test_other_errors_of_a_module_are_not_hidden():
+    example = queries()["input_ids"], torch.randn(60, 2)
+    module = Two(lambda logits, _: logits)
+    model = daedl.Classifier.from_module(module, "head", example=example, method="softmax")
+    with pytest.raises(RuntimeError, match="shapes"):
+        model.predict((example[0], torch.randn(60, 3)))
+
+
+def test_unknown_tokens_of_a_bag_are_explained():
+    module = nn.Sequential()
+    module.add_module("words", nn.EmbeddingBag(VOCABULARY, 6))
+    module.add_module("head", nn.Linear(6, CLASSES))
+    ids = queries()["input_ids"]
+    model = daedl.Classifier.from_module(module, "words", example=ids, method="softmax")
+    assert len(model.predict(ids)) == 60
+    for wrong in (ids + VOCABULARY, ids - 1):
+        with pytest.raises(ValueError, match=f"from 0 to {VOCABULARY - 1}"):
+            model.predict(wrong)
+
+
 def test_a_network_with_a_shape_rejects_mappings(blobs):
     model = daedl.Classifier(daedl.networks.MLP(4, 3), "softmax")
     with pytest.raises(TypeError, match="one tensor"):
