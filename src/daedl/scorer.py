@@ -121,7 +121,22 @@ class Scorer:
                 f"the batch has the columns {name_some(names)}; expected one column of inputs: pass its name "
                 "as column=..., or several names of numbers"
             )
-        return np.column_stack([each.astype(np.float64) for each in columns.values()])
+        return self._joined(columns)
+
+    def _joined(self, columns: Batch) -> Array:
+        """Columns of numbers as vectors (B, H)."""
+        if isinstance(self.model.preprocess, TextPreprocess):
+            raise ValueError(
+                f"the columns {name_some(list(columns))} were named, but the model reads texts; expected one "
+                "column of texts: join them in a new column, or name one of them"
+            )
+        try:
+            return np.column_stack([each.astype(np.float64) for each in columns.values()])
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"the columns {name_some(list(columns))} can't be joined to vectors ({error}); expected one "
+                "number per row in each of them: name such columns, or a single one with vectors"
+            ) from error
 
     def _read(self, column: Inputs) -> tuple[Inputs, dict[int, str]]:
         """Inputs (B, ...), others in place of broken ones, and the reasons by row."""
@@ -177,15 +192,17 @@ def require_columns(names: Iterable[str], columns: Iterable[str], where: str) ->
 def _require_readable(column: Inputs, broken: Mapping[int, str]) -> None:
     """Raises if rows of `column` are broken, and names them."""
     if broken:
-        cells = column if isinstance(column, np.ndarray) else [None] * count_rows(column)
-        named = {
-            cell if isinstance(cell := cells[row], str | Path) else f"row {row}": reason
-            for row, reason in broken.items()
-        }
+        named = {_name(column, row): reason for row, reason in broken.items()}
         raise ValueError(
-            f"{list_broken(named)}; expected images that can be decoded, texts, or finite numbers of one "
-            "shape: correct or remove them, or pass skip_broken=True"
+            f"{list_broken(named, 'inputs')}; expected images that can be decoded, texts, or finite numbers "
+            "of one shape: correct or remove them, or pass skip_broken=True"
         )
+
+
+def _name(column: Inputs, row: int) -> str:
+    """The path in a row of `column`, or the number of the row."""
+    cell = column[row] if isinstance(column, np.ndarray) else None
+    return str(cell) if isinstance(cell, str | Path) and str(cell).strip() else f"row {row}"
 
 
 def _texts(column: Array) -> tuple[list[str], dict[int, str]]:

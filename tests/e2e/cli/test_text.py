@@ -133,6 +133,16 @@ def test_fine_tuning_trains_the_last_layers_only(texts, tmp_path):
     assert dropout[-1].training
 
 
+def test_a_csv_file_without_columns_suggests_them(texts, tmp_path):
+    result = call("train", "--data", texts / "train.csv", "--out", tmp_path / "model.daedl")
+    assert result.exit_code == 1
+    assert "--text COLUMN --label COLUMN" in result.output
+    assert "--target COLUMN" in result.output
+    missing = call("train", "--data", tmp_path / "no.csv", "--out", tmp_path / "model.daedl")
+    assert "check the path" in missing.output
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("rows", "more", "match"),
     [
