@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import daedl
 from daedl import storage
-from daedl.bulk import predict_files
+from daedl.bulk import fit_density, predict_files
 from daedl.checks import import_optional
 from daedl.inputs import convert, form_of, join, select, split
 
@@ -225,6 +225,25 @@ def test_a_loaded_model_knows_the_form_of_its_first_batch(saved, tmp_path):
     del description["form"]  # as in older files
     storage.save(tmp_path / "old.daedl", tensors, description)
     assert len(load(tmp_path / "old.daedl").predict(ids)) == 60
+
+
+class Workers:
+    """An engine with a new worker per item."""
+
+    def map(self, build, items):
+        return (build()(item) for item in items)
+
+
+def test_a_density_of_parts_keeps_their_form(bert, saved):
+    _, load = saved
+    model = daedl.Classifier.from_module(bert, "mean")
+    parts, options = [queries(40), queries(40, seed=1)], {"engine": Workers(), "load": load}
+    fit_density(model, parts, **options)
+    assert model.network.form == form_of(inputs_of(parts[0]))
+    mixed = [parts[0], {name: each for name, each in parts[1].items() if name != "attention_mask"}]
+    fresh = daedl.Classifier.from_module(bert, "mean")
+    with pytest.raises(ValueError, match=r"part 1 .* expected a mapping with attention_mask"):
+        fit_density(fresh, mixed, **options)
 
 
 def test_a_scorer_passes_columns_by_name(saved):

@@ -62,6 +62,7 @@ def fit_density(
         write(file, Parts(model.network, method, model.class_names, model.preprocess))
         features = Features.of(engine or Local(), Path(place), partial(load, file), parts)
         fitted = _fit(features, method, model.network.num_classes)
+    model.network.plain.form = features.form
     model.fitted = fitted.to(next(model.network.parameters()).device)
     model.thresholds, model.revisions = None, (Revision(features.number),)
     return model
@@ -100,11 +101,13 @@ class Features:
         engine: that the workers belong to.
         files: one per part.
         counts: samples per class (C,) of each part.
+        form: of the inputs, if the network has no fixed shape.
     """
 
     engine: Engine
     files: Sequence[Path]
     counts: Sequence[Tensor]
+    form: str | None
 
     @classmethod
     def of(
@@ -113,7 +116,14 @@ class Features:
         """Passes each part through the network that `load` returns."""
         files = [folder / f"{number}.safetensors" for number in range(len(parts))]
         items = list(zip(parts, files, strict=True))
-        return cls(engine, files, list(engine.map(partial(_Extract, load), items)))
+        counts, forms = zip(*engine.map(partial(_Extract, load), items), strict=True)
+        for number, form in enumerate(forms):
+            if form != forms[0]:
+                raise ValueError(
+                    f"the inputs of part {number} are {form}; expected {forms[0]}, as in part 0: use one "
+                    "tokenizer and one collator for all parts"
+                )
+        return cls(engine, files, counts, forms[0])
 
     @property
     def number(self) -> int:
@@ -169,17 +179,18 @@ class Features:
 
 
 class _Extract:
-    """Writes the features of a part to its file; returns the number of samples per class (C,)."""
+    """Writes the features of a part to its file; returns samples per class (C,), and the inputs' form."""
 
     def __init__(self, load: Callable[[], Classifier]) -> None:
         self.model = load()
 
-    def __call__(self, item: tuple[Data, Path]) -> Tensor:
+    def __call__(self, item: tuple[Data, Path]) -> tuple[Tensor, str | None]:
         part, file = item
+        network = self.model.network
         outputs, labels = self.model.collect(part, "training data")
         tensors = {"features": outputs.features, "labels": labels}
         storage.save(file, tensors, {"columns": outputs.parts})
-        return labels.bincount(minlength=self.model.network.num_classes)
+        return labels.bincount(minlength=network.num_classes), network.plain.form
 
 
 class _LogDensities:
