@@ -53,6 +53,7 @@ class Description(msgspec.Struct, frozen=True):
     Attributes:
         preprocess: unset in files of format 1.
         fitted: settings of the post-hoc fit.
+        form: of the inputs, if the network has no fixed shape; see `daedl.inputs.form_of`.
         scaling: of a regressor.
     """
 
@@ -68,3 +69,4 @@ class Description(msgspec.Struct, frozen=True):
     thresholds: dict[str, Any] | None = None
     trained_on: TrainingRecord | None = None
     scaling: Scaling | None = None
+    form: str | None = None

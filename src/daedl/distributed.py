@@ -17,6 +17,17 @@ def sum_across(tensor: Tensor) -> Tensor:
     return total.to(tensor.device)
 
 
+def positions(rows: Tensor) -> Tensor:
+    """Positions among the samples of all processes, dealt to them in turn, of the `rows` (N,) of this one."""
+    return rows * dist.get_world_size() + dist.get_rank() if is_distributed() else rows
+
+
+def every(step: int) -> slice:
+    """This process's samples among every `step`-th of all, which are dealt to the processes in turn."""
+    rows = (positions(torch.arange(step)) % step == 0).nonzero()[:, 0].tolist()
+    return slice(rows[0], None, step // len(rows)) if rows else slice(0)
+
+
 def gather_across(values: Tensor) -> Tensor:
     """Concatenate the `values` (N_r,) of all processes to (sum of N_r,), in every process."""
     if not is_distributed():

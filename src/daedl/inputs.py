@@ -11,6 +11,8 @@ from torch import Tensor
 Inputs = Any
 # Entries of a batch that is a mapping, besides its inputs.
 LABELS, WEIGHTS = "labels", "weights"
+# How descriptions of inputs of several parts start.
+_MAPPING, _TUPLE = "a mapping with", "a tuple of"
 
 
 def is_array(value: Any) -> bool:
@@ -106,6 +108,13 @@ def inputs_of(batch: Any) -> Inputs:
     return batch[0] if isinstance(batch, tuple | list) and not is_text(batch) else batch
 
 
+def arrange(columns: Mapping[str, Any], form: str) -> Inputs | None:
+    """Returns `columns` as the mapping or tuple that `form`, see `form_of`, describes; None for others."""
+    if form.startswith(_MAPPING):
+        return dict(columns)
+    return tuple(columns.values()) if form.startswith(_TUPLE) else None
+
+
 def form_of(inputs: Inputs) -> str:
     """Describes what the batches of one dataset have in common; n are lengths that may differ.
 
@@ -115,9 +124,9 @@ def form_of(inputs: Inputs) -> str:
         return "texts"
     if isinstance(inputs, Mapping):
         parts = [f"{name}: {_part(each)}" for name, each in sorted(inputs.items())]
-        return f"a mapping with {', '.join(parts)}"
+        return f"{_MAPPING} {', '.join(parts)}"
     if isinstance(inputs, list | tuple):
-        return f"a tuple of {', '.join(_part(each) for each in inputs)}"
+        return f"{_TUPLE} {', '.join(_part(each) for each in inputs)}"
     return _part(inputs, inputs.shape[1:])
 
 

@@ -174,6 +174,8 @@ def write(path: str | Path, parts: Parts) -> None:
     }
     if parts.scaling is not None:
         content["scaling"] = asdict(parts.scaling)
+    if plain.form is not None:
+        content["form"] = plain.form
     msgspec.convert(content, Description)  # raises for what `read` would reject
     storage.save(storage.expand_user(path), tensors, content)
 
@@ -219,6 +221,8 @@ def _parts(
     method: BaseMethod | None,
 ) -> Parts:
     rebuilt = rebuild(strip_prefix(tensors, "network."), description, network, method)
+    if description.form is not None:
+        rebuilt.network.plain.form = description.form
     fitted, thresholds = description.fitted, description.thresholds
     parts = Parts(
         rebuilt.network,

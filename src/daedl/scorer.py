@@ -14,7 +14,9 @@ from daedl.classifier import Classifier
 from daedl.data.files import Files, decoded, list_broken, name_some
 from daedl.data.preprocess import WHITE, Preprocess
 from daedl.data.texts import TextPreprocess
+from daedl.inputs import Inputs, convert, count_rows, select
 from daedl.names import look_up, names_or_numbers
+from daedl.outputs import evaluating
 from daedl.prediction import MAX_EXPONENT, Prediction
 from daedl.storage import expand_user
 
@@ -35,7 +37,8 @@ class Scorer:
         model_path: a model file, which every worker can read.
         column: the column of a batch with the inputs: arrays of numbers, also flattened; encoded images, or
             mappings with their "bytes"; paths of images; texts. Several names are columns of numbers that
-            are joined to vectors. By default the only column.
+            are joined to vectors. By default the only column. For your own module on mappings or tuples of
+            tensors: the names of the parts, in the order of a tuple; by default all columns.
         outputs: names to return, by default all arrays (B,); "probs" and "log_alpha" are (B, C).
         skip_broken: return NaN, label −1 and the reason in `error` for inputs that can't be read, or that
             have NaN or infinite values, instead of raising.
@@ -78,12 +81,16 @@ class Scorer:
         inputs, broken = self._read(column)
         if not self.skip_broken:
             _require_readable(column, broken)
-        arrays = _arrays(self.model.predict(inputs, self.batch_size))
+        number = count_rows(column)
+        if isinstance(column, np.ndarray) or len(broken) < number:
+            arrays = _arrays(self.model.predict(inputs, self.batch_size))
+        else:
+            arrays = _arrays(self._blank(number))
         if self.skip_broken:
             rows = list(broken)
             for values in arrays.values():
                 values[rows] = _missing(values)
-            arrays["error"] = np.full(len(column), "", dtype=object)
+            arrays["error"] = np.full(number, "", dtype=object)
             arrays["error"][rows] = list(broken.values())
         if self.outputs is None:
             return {name: each for name, each in arrays.items() if each.ndim == 1}
@@ -96,44 +103,64 @@ class Scorer:
         _require_readable(column, broken)
         return inputs
 
-    def _select(self, batch: Batch | Array) -> Array:
-        """The column of `batch` with the inputs; several columns are joined to vectors (B, H)."""
+    def _select(self, batch: Batch | Array) -> Inputs:
+        """The columns of `batch` with the inputs: one, several joined to vectors (B, H), or parts."""
         if not isinstance(batch, Mapping):
             return np.asarray(batch)
         require_columns(self.columns, batch, "the batch")
         names = self.columns or list(batch)
+        columns = {name: np.asarray(batch[name]) for name in names}
+        if self.model.preprocess is None:
+            parts = self.model.network.arrange(columns)
+            if parts is not None:
+                return parts
         if len(names) == 1:
-            return np.asarray(batch[names[0]])
+            return columns[names[0]]
         if not self.columns:
             raise ValueError(
                 f"the batch has the columns {name_some(names)}; expected one column of inputs: pass its name "
                 "as column=..., or several names of numbers"
             )
-        return np.column_stack([np.asarray(batch[name], dtype=np.float64) for name in names])
+        return self._joined(columns)
 
-    def _read(self, column: Array) -> tuple[Any, dict[int, str]]:
-        """Inputs (B, ...), zeros in place of broken ones, and the reasons by row."""
+    def _joined(self, columns: Batch) -> Array:
+        """Columns of numbers as vectors (B, H)."""
+        if isinstance(self.model.preprocess, TextPreprocess):
+            raise ValueError(
+                f"the columns {name_some(list(columns))} were named, but the model reads texts; expected one "
+                "column of texts: join them in a new column, or name one of them"
+            )
+        try:
+            return np.column_stack([each.astype(np.float64) for each in columns.values()])
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"the columns {name_some(list(columns))} can't be joined to vectors ({error}); expected one "
+                "number per row in each of them: name such columns, or a single one with vectors"
+            ) from error
+
+    def _read(self, column: Inputs) -> tuple[Inputs, dict[int, str]]:
+        """Inputs (B, ...), others in place of broken ones, and the reasons by row."""
         if isinstance(self.model.preprocess, TextPreprocess):
             return _texts(column)
+        if not isinstance(column, np.ndarray):
+            return _parts(column)
         shape = tuple(self.model.network.input_shape)
         if column.dtype.kind in "SUO" and _is_pictures(column):
             return self._pictures(column, shape)
-        values, broken = _stack(column, shape) if column.dtype == object else (column, {})
-        if values.ndim == 2 and values.shape[1:] != shape and values.shape[1] == np.prod(shape):
+        values, broken = _numbers(column, shape)
+        if values.ndim == 2 and shape and values.shape[1] == np.prod(shape):
             values = values.reshape(-1, *shape)  # Parquet and Spark have no tensors
         pixels = values.dtype.kind in "iu" and self.model.preprocess is not None
         if pixels and values.size and values.min() >= 0 and values.max() <= WHITE:
             values = values.astype(np.uint8)  # Spark has no type for them
-        if values.dtype.kind == "f":
-            finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
-            broken |= {
-                row: broken.get(row, "NaN or infinite values")
-                for row in np.flatnonzero(~finite).tolist()
-            }
-            if broken:
-                values = np.where(finite.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
-        # Engines share memory that is read-only, which torch warns about.
-        return np.require(values, requirements=["C", "W"]), broken
+        return values, broken
+
+    def _blank(self, number: int) -> Prediction:
+        """A prediction of `number` inputs, none of which has parts that can be read."""
+        network = self.model.network
+        with evaluating(network), torch.no_grad():
+            blank = select(network.blank(), [0] * number)
+            return self.model.predict_outputs(self.model.method.forward(network, blank))
 
     def _pictures(self, column: Array, shape: Sequence[int]) -> tuple[Any, dict[int, str]]:
         preprocess = self.model.preprocess
@@ -162,17 +189,20 @@ def require_columns(names: Iterable[str], columns: Iterable[str], where: str) ->
         )
 
 
-def _require_readable(column: Array, broken: Mapping[int, str]) -> None:
+def _require_readable(column: Inputs, broken: Mapping[int, str]) -> None:
     """Raises if rows of `column` are broken, and names them."""
     if broken:
-        named = {
-            cell if isinstance(cell := column[row], str | Path) else f"row {row}": reason
-            for row, reason in broken.items()
-        }
+        named = {_name(column, row): reason for row, reason in broken.items()}
         raise ValueError(
-            f"{list_broken(named)}; expected images that can be decoded, texts, or finite numbers of one "
-            "shape: correct or remove them, or pass skip_broken=True"
+            f"{list_broken(named, 'inputs')}; expected images that can be decoded, texts, or finite numbers "
+            "of one shape: correct or remove them, or pass skip_broken=True"
         )
+
+
+def _name(column: Inputs, row: int) -> str:
+    """The path in a row of `column`, or the number of the row."""
+    cell = column[row] if isinstance(column, np.ndarray) else None
+    return str(cell) if isinstance(cell, str | Path) and str(cell).strip() else f"row {row}"
 
 
 def _texts(column: Array) -> tuple[list[str], dict[int, str]]:
@@ -195,6 +225,45 @@ def _picture(cell: Any) -> Path | BytesIO:
     if isinstance(cell, Mapping):  # as Hugging Face's datasets write images
         cell = cell.get("bytes")
     return Path(cell) if isinstance(cell, str | Path) else BytesIO(cell or b"")
+
+
+def _parts(columns: Inputs) -> tuple[Inputs, dict[int, str]]:
+    """Parts of inputs with the first readable row in place of broken ones, and the reasons by row.
+
+    Not zeros, because without one token in the mask there may be no features.
+    """
+    broken: dict[int, str] = {}
+
+    def read(column: Array) -> Array:
+        values, reasons = _numbers(column)
+        broken.update(reasons)
+        return values
+
+    parts, rows = convert(columns, read), np.arange(count_rows(columns))
+    if broken and len(broken) < len(rows):
+        rows[list(broken)] = np.delete(rows, list(broken))[0]
+        return convert(parts, lambda part: part[rows]), broken
+    return parts, broken
+
+
+def _numbers(column: Array, shape: Sequence[int] = ()) -> tuple[Array, dict[int, str]]:
+    """Cells as one array with zeros in place of broken ones, and the reasons by row."""
+    values, broken = _stack(column, shape) if column.dtype == object else (column, {})
+    if values.dtype.kind not in "biuf":
+        raise ValueError(
+            f"a column of inputs has values of type {values.dtype}; expected numbers: name the columns of "
+            "the inputs as column=..."
+        )
+    if values.dtype.kind == "f":
+        finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+        broken |= {
+            row: broken.get(row, "NaN or infinite values")
+            for row in np.flatnonzero(~finite).tolist()
+        }
+        if broken:
+            values = np.where(finite.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
+    # Engines share memory that is read-only, which torch warns about.
+    return np.require(values, requirements=["C", "W"]), broken
 
 
 def _stack(column: Array, shape: Sequence[int]) -> tuple[Array, dict[int, str]]:

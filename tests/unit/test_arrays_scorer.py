@@ -114,6 +114,8 @@ def test_columns_of_numbers_are_joined(vectors):
     assert arrays["epistemic"].tolist() == expected.epistemic.tolist()
     with pytest.raises(ValueError, match="columns x0"):
         daedl.Scorer(path)(batch)
+    with pytest.raises(ValueError, match=r"x0, id .* one number per row"):
+        daedl.Scorer(path, column=["x0", "id"])({"x0": inputs[:2, 0], "id": np.array(["a", "b"])})
     with pytest.raises(ValueError, match="no column y"):
         daedl.Scorer(path, column="y")(batch)
     with pytest.raises(ValueError, match="did you mean 'label'"):

@@ -20,6 +20,7 @@ from daedl.bulk import Labelled, find_parts, fit_density, predict_files
 from daedl.bulk.parts import CHUNK
 from daedl.cli import app
 from daedl.cli.bulk import show_rows
+from daedl.density.scorer import RANGE
 from daedl.engines import connect
 from daedl.networks import MLP, ConvNet
 
@@ -180,6 +181,20 @@ class TestPredict:
             predict_files(tmp_path / "other.daedl", [table], out, column="features")
         assert {path.name: path.read_bytes() for path in out.iterdir()} == held
 
+    def test_a_job_that_failed_in_its_first_part_does_not_block_the_corrected_one(
+        self, model, table, tmp_path
+    ):
+        out, parts = tmp_path / "scores.parquet", tmp_path / ".scores.parquet.parts"
+        with pytest.raises(ValueError, match="shape"):
+            predict_files(model, [table], out, column="x0")
+        assert [path.name for path in parts.iterdir()] == ["_daedl.json"]
+        assert predict_files(model, [table], out, column="features").rows == 2500
+        assert not parts.exists()
+        (tmp_path / "other.parquet").mkdir()
+        (tmp_path / "other.parquet" / "notes.txt").touch()
+        with pytest.raises(FileExistsError, match="other content"):
+            predict_files(model, [table], tmp_path / "other.parquet", column="features")
+
     def test_columns_that_a_file_lacks_are_named_before_anything_is_written(
         self, model, table, tmp_path
     ):
@@ -299,9 +314,7 @@ class TestFit:
         ],
     )
     def test_parts_of_any_size_give_the_density_of_all(self, vectors, settings):
-        # More than the sample, unless directions depend on it.
-        copies = 1 if settings.get("covariance") == "tied-low-rank" else 2
-        inputs, labels = (torch.cat([each] * copies) for each in vectors)
+        inputs, labels = (torch.cat([each] * 2) for each in vectors)  # more than the sample
         torch.manual_seed(0)
         # In float32 the network itself rounds differently in other batches.
         model = daedl.Classifier(MLP(4, 3, (8,)), **settings).double()
@@ -312,6 +325,25 @@ class TestFit:
         assert_equal_density(whole, fit_density(model, parts).fitted)
         assert model.revisions == revisions
 
+    @pytest.mark.parametrize("leave_one_out", [True, False])
+    def test_a_range_of_some_of_many_samples(self, vectors, leave_one_out):
+        torch.manual_seed(0)
+        inputs, labels = (torch.cat([each] * 54) for each in vectors)
+        model = daedl.Classifier(MLP(4, 3, (3,)), leave_one_out=leave_one_out).double()
+        data = inputs + 0.1 * torch.randn(inputs.shape), labels
+        whole = model.fit_post_hoc(data).fitted
+        assert len(labels) > 2 * RANGE
+        parts = zip(*(torch.split(each, 3001) for each in data), strict=True)
+        assert_equal_density(whole, fit_density(model, list(parts)).fitted)
+
+    def test_the_pilot_is_the_first_samples_of_each_class(self, vectors):
+        inputs, labels = (torch.cat([each] * 2) for each in vectors)
+        labels = torch.where(torch.arange(len(labels)) < 400, 2, labels)  # the others come late
+        model = daedl.Classifier(MLP(4, 3, (8,)), covariance="tied-low-rank", rank=2).double()
+        whole = model.fit_post_hoc((inputs, labels)).fitted
+        parts = zip(inputs.split(77), labels.split(77), strict=True)
+        assert_equal_density(whole, fit_density(model, list(parts)).fitted)
+
     def test_labelled_rows(self, model, table, vectors):
         classifier = daedl.Classifier.load(model)
         parts = find_parts([table], 400)
@@ -321,8 +353,27 @@ class TestFit:
             fitted = fit_density(daedl.Classifier.load(model), labelled).fitted
             assert_equal_density(classifier.fitted, fitted)
         labelled = [Labelled(part, daedl.Scorer(model, column="features"), "id") for part in parts]
-        with pytest.raises((ValueError, TypeError), match="labels"):
+        with pytest.raises(ValueError, match=r"table\.parquet has no label in rows 3;"):
             fit_density(classifier, labelled)
+
+    @pytest.mark.parametrize(
+        ("labels", "match"),
+        [
+            ([0, 1, None, 2, None], "no label in rows 2, 4;"),
+            (["x", None, "y", "z", "x"], "no label in rows 1;"),
+            ([0.0, 1.0, 2.0, 0.0, 1.0], "float64"),
+        ],
+    )
+    def test_labels_that_are_missing_or_no_classes(self, model, tmp_path, labels, match):
+        path = tmp_path / "in.parquet"
+        pq.write_table(pa.table({"v": [[0.0] * 4] * 5, "label": labels}), path)
+        out = tmp_path / "out.daedl"
+        result = call("refit", model, "--data", path, "--column", "v", "--out", out)
+        assert result.exit_code == 1
+        assert isinstance(result.exception, SystemExit)  # no traceback
+        assert "in.parquet" in result.stderr
+        assert match in result.stderr
+        assert not out.exists()
 
     def test_methods_without_mergeable_statistics(self, vectors):
         model = daedl.Classifier(MLP(4, 3), "knn")

@@ -1,14 +1,20 @@
 """Batches of tuples and mappings of tensors, and modules of transformers built from a configuration."""
 
 from collections import UserDict, namedtuple
+from functools import partial
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import daedl
+from daedl import storage
+from daedl.bulk import fit_density, predict_files
+from daedl.checks import import_optional
 from daedl.inputs import convert, form_of, join, select, split
 
 VOCABULARY, CLASSES = 40, 3
@@ -185,6 +191,119 @@ def test_modules_of_several_inputs_and_outputs(returns, features):
     )
 
 
+@pytest.fixture(scope="module")
+def saved(bert, tmp_path_factory):
+    """A model file of the BERT classifier, and the function that reads it."""
+    path = tmp_path_factory.mktemp("saved") / "bert.daedl"
+    daedl.Classifier.from_module(bert, "mean").fit_post_hoc(queries()).save(path)
+    return path, partial(load_bert, bert.config)
+
+
+def load_bert(config, path):
+    """Reads a model file into a new module."""
+    module = import_optional("transformers", "this test", "'daedl[text]'")
+    module = module.BertForSequenceClassification(config)
+    return daedl.Classifier.load(path, daedl.networks.FeatureModule(module, "mean"))
+
+
+def columns_of(data):
+    """Arrays by name, as engines pass them, in memory that is read-only."""
+    columns = {name: each.numpy() for name, each in inputs_of(data).items()}
+    for each in columns.values():
+        each.flags.writeable = False
+    return columns
+
+
+def test_a_loaded_model_knows_the_form_of_its_first_batch(saved, tmp_path):
+    path, load = saved
+    ids, expected = {"input_ids": queries()["input_ids"]}, "expected a mapping with attention_mask"
+    with pytest.raises(ValueError, match=expected):
+        load(path).predict(ids)
+    with pytest.raises(ValueError, match=expected):
+        daedl.Scorer(path, column="input_ids", load=load)(columns_of(queries()))
+    tensors, description = storage.load(path)
+    del description["form"]  # as in older files
+    storage.save(tmp_path / "old.daedl", tensors, description)
+    assert len(load(tmp_path / "old.daedl").predict(ids)) == 60
+
+
+class Workers:
+    """An engine with a new worker per item."""
+
+    def map(self, build, items):
+        return (build()(item) for item in items)
+
+
+def test_a_density_of_parts_keeps_their_form(bert, saved):
+    _, load = saved
+    model = daedl.Classifier.from_module(bert, "mean")
+    parts, options = [queries(40), queries(40, seed=1)], {"engine": Workers(), "load": load}
+    fit_density(model, parts, **options)
+    assert model.network.form == form_of(inputs_of(parts[0]))
+    mixed = [parts[0], {name: each for name, each in parts[1].items() if name != "attention_mask"}]
+    fresh = daedl.Classifier.from_module(bert, "mean")
+    with pytest.raises(ValueError, match=r"part 1 .* expected a mapping with attention_mask"):
+        fit_density(fresh, mixed, **options)
+
+
+def test_a_scorer_passes_columns_by_name(saved):
+    path, load = saved
+    data = queries(20, seed=1)
+    expected = load(path).predict(inputs_of(data)).log_density.numpy()
+    columns, names = columns_of(data), ["attention_mask", "input_ids"]
+    lists = {name: np.array([*each, None], object)[:-1] for name, each in columns.items()}
+    named = {**columns, "id": np.arange(20)}
+    for batch, column in ((columns, None), (named, names), (lists, None)):
+        scorer = daedl.Scorer(path, column=column, load=load)
+        assert scorer(batch)["log_density"].tolist() == expected.tolist()
+        assert {each.dtype for each in scorer.inputs(batch).values()} == {np.dtype(np.int64)}
+    texts = {**columns, "query": np.array(["a"] * 20)}
+    with pytest.raises(ValueError, match="expected numbers"):
+        daedl.Scorer(path, load=load)(texts)
+
+
+def test_a_scorer_marks_broken_rows_of_several_columns(saved):
+    path, load = saved
+    columns = columns_of(queries(5))
+    expected = daedl.Scorer(path, load=load)(columns)["log_density"]
+    cells = {name: np.array([*each, None], object) for name, each in columns.items()}
+    cells["input_ids"][0] = None
+    cells["attention_mask"][3] = cells["attention_mask"][3][:5]
+    scorer = daedl.Scorer(path, load=load, skip_broken=True)
+    arrays = scorer(cells)
+    assert [bool(text) for text in arrays["error"]] == [True, False, False, True, False, True]
+    assert np.allclose(arrays["log_density"][[1, 2, 4]], expected[[1, 2, 4]], rtol=1e-5)
+    assert np.isnan(arrays["log_density"][[0, 3, 5]]).all()
+    with pytest.raises(ValueError, match=r"row 0 \(no value"):
+        daedl.Scorer(path, load=load)(cells)
+    alone = scorer({name: each[-1:] for name, each in cells.items()})  # none is readable
+    assert alone["label"].tolist() == [-1]
+
+
+def test_a_scorer_passes_columns_in_order_to_a_module_of_several_inputs(tmp_path):
+    torch.manual_seed(0)
+    example = queries()["input_ids"], torch.randn(60, 2)
+    module = daedl.networks.FeatureModule(Two(lambda logits, _: logits), "head", example=example)
+    model = daedl.Classifier(module, "softmax")
+    model.save(tmp_path / "two.daedl")
+    load = partial(daedl.Classifier.load, network=module)
+    columns = dict(zip(("ids", "numbers"), (each.numpy() for each in example), strict=True))
+    for column, batch in ((None, columns), (["ids", "numbers"], dict(reversed(columns.items())))):
+        scorer = daedl.Scorer(tmp_path / "two.daedl", column=column, load=load, outputs=["probs"])
+        assert np.array_equal(scorer(batch)["probs"], model.predict(example).probs.numpy())
+
+
+def test_predicted_files_have_columns_by_name(saved, tmp_path):
+    (path, load), data = saved, queries(30, seed=1)
+    table = {name: list(each.numpy()) for name, each in data.items() if name != "labels"}
+    pq.write_table(pa.table({"id": range(30), **table}), tmp_path / "in.parquet")
+    options = {"column": list(table), "keep": ["id"], "load": load}
+    out = tmp_path / "out.parquet"
+    assert predict_files(path, [tmp_path / "in.parquet"], out, **options).broken == 0
+    expected = load(path).predict(inputs_of(data)).log_density
+    assert pq.read_table(out)["log_density"].to_pylist() == expected.tolist()
+
+
 def test_wrong_inputs_are_explained(bert):
     data = queries()
     inputs, labels = inputs_of(data), data["labels"]
@@ -211,6 +330,33 @@ def test_wrong_inputs_are_explained(bert):
         model.predict({**inputs, "attention_mask": inputs["attention_mask"].double()})
     with pytest.raises(ValueError, match="hidden states"):
         daedl.Classifier.from_module(nn.Linear(4, 3), "cls", input_shape=(4,))
+
+
+def test_long_sequences_are_explained(bert):
+    model = daedl.Classifier.from_module(bert, "cls", method="softmax")
+    ids = torch.ones(2, 25, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"up to 25, .* at most 24 "):
+        model.predict({"input_ids": ids, "attention_mask": ids})
+
+
+def test_other_errors_of_a_module_are_not_hidden():
+    example = queries()["input_ids"], torch.randn(60, 2)
+    module = Two(lambda logits, _: logits)
+    model = daedl.Classifier.from_module(module, "head", example=example, method="softmax")
+    with pytest.raises(RuntimeError, match="shapes"):
+        model.predict((example[0], torch.randn(60, 3)))
+
+
+def test_unknown_tokens_of_a_bag_are_explained():
+    module = nn.Sequential()
+    module.add_module("words", nn.EmbeddingBag(VOCABULARY, 6))
+    module.add_module("head", nn.Linear(6, CLASSES))
+    ids = queries()["input_ids"]
+    model = daedl.Classifier.from_module(module, "words", example=ids, method="softmax")
+    assert len(model.predict(ids)) == 60
+    for wrong in (ids + VOCABULARY, ids - 1):
+        with pytest.raises(ValueError, match=f"from 0 to {VOCABULARY - 1}"):
+            model.predict(wrong)
 
 
 def test_a_network_with_a_shape_rejects_mappings(blobs):

@@ -102,12 +102,26 @@ class Labelled:
     label: str
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
-        for _, batch in self.rows.batches([*self.scorer.columns, self.label]):
-            yield self.scorer.inputs(batch), torch.tensor(self._numbers(batch[self.label]))
+        for place, batch in self.rows.batches([*self.scorer.columns, self.label]):
+            numbers = self._numbers(batch[self.label], place["row"])
+            yield self.scorer.inputs(batch), torch.tensor(numbers)
 
-    def _numbers(self, labels: Array) -> Array:
+    def _numbers(self, labels: Array, rows: Array) -> Array:
+        # Arrow returns missing values as None, or as NaN among numbers.
+        among_numbers = labels.dtype.kind == "f" and labels.ndim == 1
+        absent = np.isnan(labels) if among_numbers else [each is None for each in labels]
+        if missing := list(rows[absent]):
+            raise ValueError(
+                f"the column {self.label!r} of {self.rows.file} has no label in rows {name_some(missing)}; "
+                "expected one in every row: complete or remove these rows"
+            )
+        if labels.dtype.kind in "iu":
+            return labels.astype(np.int64)
         if labels.dtype != object:
-            return labels
+            raise ValueError(
+                f"the column {self.label!r} of {self.rows} has labels of type {labels.dtype}; expected class "
+                "indices or names: convert them to integers, or name another column with --label"
+            )
         numbers = {name: number for number, name in enumerate(self.scorer.model.class_names or ())}
         if unknown := sorted({str(each) for each in labels if each not in numbers}):
             raise ValueError(

@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from daedl.bulk.parts import PART, Part, choose_column, find_parts
+from daedl.bulk.parts import PART, Part, Pictures, choose_column, find_parts
 from daedl.checks import import_optional
+from daedl.classifier import Classifier
+from daedl.data import Preprocess
 from daedl.data.files import name_some
 from daedl.engines import Engine, Local
 from daedl.scorer import Array, Scorer
 from daedl.storage import require_folder, write_atomically
 
 JOB = "_daedl.json"  # readers of Parquet folders ignore names that start with an underscore
+FINISHED = "part-*.parquet"  # a temporary file has another name
 Progress = Callable[[Iterator[int], int, int], Iterable[int]]
 
 
@@ -64,9 +67,8 @@ def predict_files(
     if settings.get("outputs"):
         settings["outputs"] = [*settings["outputs"], "error"]
     scorer = Scorer(model, column=choose_column(parts, column, keep), skip_broken=True, **settings)
-    scorer.load(
-        scorer.model_path
-    )  # a model that can't be loaded is reported before anything starts
+    # A model that can't be loaded, or reads no images, is reported before anything starts.
+    _require_inputs(scorer.load(scorer.model_path), parts)
     job = _job(scorer, parts, keep)
     folder = out if out.exists() else out.with_name(f".{out.name}.parts")
     _require_job(folder, job)
@@ -157,12 +159,24 @@ def _job(scorer: Scorer, parts: Sequence[Part], keep: Sequence[str]) -> bytes:
     return json.dumps(content, indent=1).encode()
 
 
+def _require_inputs(model: Classifier, parts: Sequence[Part]) -> None:
+    """Raises if the parts are image files for a model of other inputs."""
+    images = bool(parts) and isinstance(parts[0], Pictures)
+    if images and not isinstance(model.preprocess, Preprocess):
+        noun = "numbers" if model.preprocess is None else model.preprocess.noun
+        raise ValueError(
+            f"the inputs are {parts[0]}, but the model reads {noun}; expected Parquet files with a column of "
+            f"{noun}: write them as such, or use another result than Parquet files"
+        )
+
+
 def _require_job(folder: Path, job: bytes) -> None:
-    """Raises if `folder` has something else than parts of this job."""
+    """Raises if `folder` has something else than parts of this job; a job without a part has nothing."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     marker = folder / JOB
-    if not marker.is_file() or marker.read_bytes() != job:
+    own = marker.is_file() and (marker.read_bytes() == job or not any(folder.glob(FINISHED)))
+    if not own:
         raise FileExistsError(
             f"{folder} exists, with other content than predictions by this model of these inputs with these "
             "settings; expected a new folder, or an interrupted run to continue: choose another with --out, "

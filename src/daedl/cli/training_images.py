@@ -12,6 +12,7 @@ from daedl.data import ImageSet, Labelled
 from daedl.data.read import read
 from daedl.storage import expand_user
 
+TABLES = (".csv", ".tsv")  # suffixes of files for --text and --target
 Set = TypeVar("Set", bound=Labelled)
 
 
@@ -23,12 +24,19 @@ def read_training_images(
     skip_broken: bool,
 ) -> ImageSet:
     """Reads images of at least two classes; without `grey`, converts them to grey if all of them are grey."""
+    path = expand_user(data)
+    if path.is_file() and path.suffix.lower() in TABLES:
+        raise ValueError(
+            f"{data} is a table, but neither --text nor --target was given; expected a folder of images or a "
+            ".npz file, or one of them: pass --text COLUMN --label COLUMN to classify texts, or "
+            "--target COLUMN to predict a number"
+        )
     options: dict[str, Any] = {"channels": None if grey is None else 1 if grey else 3, "size": size}
     if pretrained is not None:
         expected = pretrained.preprocess
         options = {name: getattr(expected, name) for name in ("channels", "size", "resize")}
     with report_warnings():
-        images = read(expand_user(data), skip_broken=skip_broken, **options)
+        images = read(path, skip_broken=skip_broken, **options)
     if images.num_classes < 2:
         raise ValueError(
             f"{data} has one class; expected at least two: add a subfolder, or a label, per class"

@@ -237,13 +237,13 @@ def name_some(names: Sequence[Any]) -> str:
     return ", ".join(map(str, names[:NAMED])) + more
 
 
-def list_broken(broken: Mapping[Any, str]) -> str:
+def list_broken(broken: Mapping[Any, str], noun: str = "images") -> str:
     """Names some of the broken inputs, with the reasons."""
     if len(broken) == 1:
         ((file, reason),) = broken.items()
         return f"{file} can't be read ({reason})"
     named = [f"{file} ({reason})" for file, reason in broken.items()]
-    return f"{len(broken):,} images can't be read: {name_some(named)}"
+    return f"{len(broken):,} {noun} can't be read: {name_some(named)}"
 
 
 def _setting(name: str, default: int, meaning: str) -> int:

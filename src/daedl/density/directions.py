@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from daedl.density.statistics import ClassStatistics, unit_length
-from daedl.distributed import sum_across
+from daedl.distributed import gather_across, positions, sum_across
 
 # Samples per class in the pilot (chosen).
 PILOT = 16
@@ -37,6 +37,7 @@ def class_directions(
 ) -> Tensor:
     """Directions Ω_c (C, r, H), int8, from the first samples per class of features (N, H) of all processes.
 
+    Samples are dealt to the processes in turn, as in `daedl.fit`, so that they are those of one process.
     The number r is `affordable_rank`, at most `rank`.
     Ω_c has the signs of an orthonormal basis of the leading eigenvectors of Σ⁻¹S_c, directions in which the
     pilot of the class varies most relative to that of all, by subspace iteration from random signs: factors
@@ -50,16 +51,15 @@ def class_directions(
             f"{num_classes * features.shape[1]} values; expected fewer, and at least 2 features: use "
             "covariance='tied'"
         )
-    labels, order = targets.cpu().long().sort(stable=True)
-    present, sizes = torch.unique_consecutive(labels, return_counts=True)
-    groups = zip(present.tolist(), torch.split(order, sizes.tolist()), strict=True)
-    pilots = [(c, rows[:PILOT].to(features.device)) for c, rows in groups]
+    every = _pilot(targets.cpu().long())
+    present, sizes = torch.unique_consecutive(targets.cpu()[every], return_counts=True)
+    every = every.to(features.device)
+    pilots = list(zip(present.tolist(), torch.split(every, sizes.tolist()), strict=True))
 
     def points(rows: Tensor) -> Tensor:
         chosen = features[rows].detach().cpu().double()
         return unit_length(chosen, tuple(parts)) if normalized else chosen
 
-    every = torch.cat([rows for _, rows in pilots])
     statistics = ClassStatistics.of(
         features[every], targets[every.to(targets.device)], num_classes, "tied", normalized, parts
     ).across_processes()
@@ -77,6 +77,22 @@ def class_directions(
             signs = torch.linalg.qr(sketch[c].T).Q.T.sign().to(torch.int8)
             directions[c] = torch.where(signs == 0, directions[c], signs)
     return directions
+
+
+def _pilot(targets: Tensor) -> Tensor:
+    """Indices of this process's samples among the first `PILOT` per class of all, sorted by class."""
+    own = _first(targets)
+    places = positions(own)
+    all_places, order = gather_across(places).sort()
+    labels = gather_across(targets[own])[order]
+    return own[torch.isin(places, all_places[_first(labels)])]
+
+
+def _first(targets: Tensor) -> Tensor:
+    """Indices of the first `PILOT` samples per class, sorted by class."""
+    labels, order = targets.sort(stable=True)
+    sizes = torch.unique_consecutive(labels, return_counts=True)[1].tolist()
+    return torch.cat([rows[:PILOT] for rows in torch.split(order, sizes)])
 
 
 def _inverse(statistics: ClassStatistics) -> Tensor:

@@ -13,7 +13,7 @@ from daedl.density.gaussian import GaussianDensity
 from daedl.density.leave_one_out import left_out_log_density
 from daedl.density.shrinkage import Shrinkage, require_shrinkage
 from daedl.density.statistics import ClassStatistics, Structure
-from daedl.distributed import gather_across
+from daedl.distributed import every, gather_across, sum_across
 from daedl.names import look_up
 
 Covariance = Literal["auto", "full", "tied", "diagonal", "low-rank", "block", "tied-low-rank"]
@@ -145,8 +145,9 @@ def _select(
     rank: int,
 ) -> GaussianDensity:
     """Fit every structure, and return the density with the largest mean leave-one-out log density."""
-    step = max(1, len(features) // SAMPLE)
-    sample, labels = features[::step].cpu(), targets[::step].cpu().long()
+    number = int(sum_across(torch.tensor(len(features))))
+    some = every(max(1, number // SAMPLE))
+    sample, labels = features[some].cpu(), targets[some].cpu().long()
     figures: dict[str, float] = {}
     for name, computed in _candidates(statistics, num_classes, features.shape[1], rank):
         density = GaussianDensity.fit(computed, shrinkage, rank if name == "low-rank" else None)

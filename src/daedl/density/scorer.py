@@ -14,14 +14,14 @@ from daedl.density.gaussian import GaussianDensity
 from daedl.density.leave_one_out import left_out_log_density
 from daedl.density.normalizer import NORMALIZERS, Normalizer
 from daedl.density.shrinkage import Shrinkage
-from daedl.distributed import gather_across
+from daedl.distributed import every, gather_across, sum_across
 from daedl.names import look_up, strip_prefix
 
 # Training samples used for the reference (chosen).
 _SAMPLE = 2048
 # Training samples whose leave-one-out densities determine the range (chosen): with 1,000 classes of 2,048
 # features, those of 1.28 million samples would take several times as long as the fit.
-_RANGE = 2**16
+RANGE = 2**16
 
 
 class DensityScorer(nn.Module):
@@ -149,6 +149,11 @@ class DensityScorer(nn.Module):
         return cls(density, normalizer, reference, settings.get("temperature", 1.0))
 
 
+def range_step(number: int) -> int:
+    """k: the range is computed from the leave-one-out densities of every k-th of `number` samples."""
+    return max(1, number // RANGE)
+
+
 def _log_densities(
     density: GaussianDensity, features: Tensor, targets: Tensor, leave_one_out: bool
 ) -> tuple[Tensor, Tensor]:
@@ -157,6 +162,7 @@ def _log_densities(
     The latter are leave-one-out densities, of a subset if there are many samples; for a range of in-sample
     densities a smaller one is sufficient.
     """
-    step = max(1, len(features) // (_RANGE if leave_one_out else _SAMPLE))
-    left_out = gather_across(left_out_log_density(density, features[::step], targets[::step]))
+    number = int(sum_across(torch.tensor(len(features))))
+    some = every(range_step(number) if leave_one_out else max(1, number // _SAMPLE))
+    left_out = gather_across(left_out_log_density(density, features[some], targets[some]))
     return left_out if leave_one_out else gather_across(density(features.cpu())), left_out

@@ -31,6 +31,7 @@ class Network(nn.Module):
         num_classes: C, columns of the logits.
         num_features: H, columns of the features.
         parts: columns of the features per block.
+        form: description of the first batch, see `daedl.inputs.form_of`, if there is no `input_shape`.
         arguments: constructor arguments that rebuild this network.
         since: arguments that were added after model files were written, with the values that rebuild
             these; `arguments` omits them at these values.
@@ -41,6 +42,7 @@ class Network(nn.Module):
     num_classes: int
     num_features: int
     parts: tuple[int, ...] = ()
+    form: str | None = None
     arguments: dict[str, Any]
     is_pretrained: bool = False  # whether its weights come from another dataset
     takes_embeddings: bool = False  # whether inputs are vectors of an encoder, or texts it encodes
@@ -114,6 +116,10 @@ class Network(nn.Module):
     def matches(self, data: Any) -> bool:
         """Whether `data` are inputs without labels although they may look like a pair with labels."""
         return self.plain is not self and self.plain.matches(data)
+
+    def arrange(self, columns: Mapping[str, Any]) -> Inputs | None:
+        """Return `columns` by name as inputs if these have several parts; None if they are one tensor."""
+        return None if self.plain is self else self.plain.arrange(columns)
 
     def reinitialized(self) -> "Network":
         """Build the same architecture with new initial weights."""

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from daedl.inputs import Inputs, convert, form_of, is_inputs, parts_of, require_form, select
+from daedl.inputs import (
+    Inputs,
+    arrange,
+    convert,
+    form_of,
+    is_inputs,
+    parts_of,
+    require_form,
+    select,
+)
 from daedl.networks.base import Network, Scope, probe
 from daedl.networks.depths import Pooling, chosen, pool
 from daedl.outputs import Outputs, evaluating
@@ -138,25 +147,38 @@ class FeatureModule(Network):
         return Outputs.of_parts([part for _, part in caught], logits)
 
     def _run(self, inputs: Inputs) -> Any:
-        """Output of the module; explains integers that no embedding has."""
+        """Output of the module; explains integers that no embedding has, and sequences that are too long."""
         try:
             if isinstance(inputs, Mapping):
                 return self.module(**inputs)
             return self.module(*parts_of(inputs))
-        except IndexError as error:
-            raise self._unknown(inputs, error) from error
+        except (IndexError, RuntimeError) as error:
+            if (explained := self._explained(inputs, error)) is None:
+                raise
+            raise explained from error
 
-    def _unknown(self, inputs: Inputs, error: IndexError) -> Exception:
-        """An explanation of `error` if integers among the inputs may be its reason."""
-        integers = [each.flatten() for each in parts_of(inputs) if not each.is_floating_point()]
-        sizes = [each.num_embeddings for each in self.modules() if isinstance(each, nn.Embedding)]
-        if not integers or not sizes:
-            return error
-        low, high = (int(each) for each in torch.cat(integers).aminmax())
+    def _explained(self, inputs: Inputs, error: IndexError | RuntimeError) -> Exception | None:
+        """An explanation of `error` if integers among the inputs are its reason."""
+        integers = [each for each in parts_of(inputs) if not each.is_floating_point()]
+        tables = [m for m in self.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+        if not integers or not tables:
+            return None
+        low, high = (int(x) for x in torch.cat([each.flatten() for each in integers]).aminmax())
+        longest = max(each.shape[1:].numel() for each in integers)
+        sizes = [each.num_embeddings for each in tables]
+        # Modules of transformers say their limit, and raise errors of shapes beyond it.
+        limit = getattr(getattr(self.module, "config", None), "max_position_embeddings", None)
+        too_long = isinstance(limit, int) and longest > limit
+        # A bag raises no IndexError.
+        bags = [each.num_embeddings for each in tables if isinstance(each, nn.EmbeddingBag)]
+        beyond = low < 0 or high >= min(bags, default=max(sizes))
+        if not (isinstance(error, IndexError) or too_long or beyond):
+            return None
+        most = f"of at most {limit} of them" if too_long else "no longer than in its training"
         return ValueError(
-            f"the inputs contain integers from {low} to {high}, which the module can't look up ({error}); "
-            f"expected token ids from 0 to {max(sizes) - 1}, and sequences no longer than in the module's "
-            "training: use the tokenizer of this module, and truncate its output"
+            f"the inputs contain integers from {low} to {high} in sequences of up to {longest}, which the "
+            f"module can't look up ({error}); expected token ids from 0 to {max(sizes) - 1}, and sequences "
+            f"{most}: use the tokenizer of this module, and truncate its output"
         )
 
     def _features(self, function: FeatureFunction, outputs: Any, inputs: Inputs) -> Tensor:
@@ -212,6 +234,12 @@ class FeatureModule(Network):
     def matches(self, data: Any) -> bool:
         """Whether `data` have the form of the first batch."""
         return self.form is not None and is_inputs(data) and form_of(data) == self.form
+
+    def arrange(self, columns: Mapping[str, Any]) -> Inputs | None:
+        """Return `columns` as a mapping or tuple if the first batch, or the example, was one."""
+        if self.example is None:
+            return super().arrange(columns)
+        return arrange(columns, self.form or form_of(self.example))
 
     def reinitialized(self) -> "FeatureModule":
         """Copy the module and reset the parameters of all its layers."""

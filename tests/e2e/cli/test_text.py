@@ -4,6 +4,8 @@ import json
 import shutil
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from starlette.testclient import TestClient
@@ -91,6 +93,23 @@ def test_the_model_is_calibrated_evaluated_and_described(trained, texts, tmp_pat
     assert "reads texts" in result.output
 
 
+def test_parquet_results_need_parquet_files_of_texts(trained, texts, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").touch()
+    for source in (texts / "test.csv", texts / "other.txt", tmp_path / "photos", "pay the bill"):
+        result = call("predict", trained[0], source, "--out", tmp_path / "s.parquet")
+        assert result.exit_code == 1
+        assert "Parquet files with a column of texts" in result.output
+        assert [each.name for each in tmp_path.iterdir()] == ["photos"]
+    pairs = sentences(9)
+    pq.write_table(pa.table({"query": [text for text, _ in pairs]}), tmp_path / "in.parquet")
+    out = tmp_path / "s.parquet"
+    result = call("predict", trained[0], tmp_path / "in.parquet", "--out", out)
+    assert result.exit_code == 0, result.output
+    found = pq.read_table(out)["class_name"].to_pylist()
+    assert sum(name == topic for name, (_, topic) in zip(found, pairs, strict=True)) > 7
+
+
 def test_fine_tuning_trains_the_last_layers_only(texts, tmp_path):
     source = texts / ("encoder" if (texts / "encoder").exists() else "gone")
     columns = ("--text", "query", "--label", "intent", "--encoder", source, "--cache", "none")
@@ -112,6 +131,16 @@ def test_fine_tuning_trains_the_last_layers_only(texts, tmp_path):
     dropout = [m for m in tuned.network.modules() if isinstance(m, torch.nn.Dropout)]
     assert not dropout[0].training  # of the frozen embeddings
     assert dropout[-1].training
+
+
+def test_a_csv_file_without_columns_suggests_them(texts, tmp_path):
+    result = call("train", "--data", texts / "train.csv", "--out", tmp_path / "model.daedl")
+    assert result.exit_code == 1
+    assert "--text COLUMN --label COLUMN" in result.output
+    assert "--target COLUMN" in result.output
+    missing = call("train", "--data", tmp_path / "no.csv", "--out", tmp_path / "model.daedl")
+    assert "check the path" in missing.output
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

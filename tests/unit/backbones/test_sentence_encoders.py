@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,6 +49,18 @@ def test_long_texts_are_cut_off_and_short_ones_padded(model):
     assert ids["input_ids"][0, 3:].tolist() == [0] * 13
     kind = model.preprocess
     assert TextPreprocess(**{k: v for k, v in kind.settings().items() if k != "kind"}) == kind
+
+
+def test_texts_of_a_scorer_that_are_empty_are_named_by_their_rows(folder, tmp_path):
+    path = tmp_path / "model.daedl"
+    daedl.Classifier.from_backbone(f"text:{folder}", 3, method="softmax").save(path)
+    texts = np.array(["pay", "", None, " ", "rain"], object)
+    with pytest.raises(ValueError, match=r"row 1 \(no text\), row 2 \(no text\), row 3 \(no text"):
+        daedl.Scorer(path)(texts)
+    marked = daedl.Scorer(path, skip_broken=True)(texts)
+    assert [bool(each) for each in marked["error"]] == [False, True, True, True, False]
+    with pytest.raises(ValueError, match=r"title, body .* one column of texts"):
+        daedl.Scorer(path, column=["title", "body"])({"title": texts, "body": texts})
 
 
 def test_features_are_cached_by_text(folder, model, tmp_path):
