@@ -155,11 +155,13 @@ class TestTraining:
     def test_settings_reach_the_method(self, world: Path, tmp_path: Path) -> None:
         out = tmp_path / "m.daedl"
         settings = "--set", "leave_one_out=True", "--set", "covariance=tied", "--set", "kl_weight=1"
+        settings += "--set", "normalize_features=false"
         assert (
             call(*small(world / "train", out, *settings, "--set", "spectral=none")).exit_code == 0
         )
         method = daedl.Classifier.load(out).method
         assert (method.leave_one_out, method.covariance) == (True, "tied")
+        assert method.normalize_features is False
         assert (method.kl_weight, method.spectral) == (1, None)
 
     @pytest.mark.parametrize(
