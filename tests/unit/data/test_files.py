@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import daedl
 from daedl.data import DataWarning, Flip, ImageSet, read_folder
-from daedl.data.files import Files, loader_options
+from daedl.data.files import Files, Readable, loader_options
 from daedl.data.loaders import as_batches, in_order
 from daedl.networks import Backbone, ConvNet
 
@@ -155,9 +155,16 @@ def test_all_broken_files_are_named(folder, lazy, tmp_path):
         path.write_text("no image")
     with pytest.raises(ValueError, match="12 images") as caught:
         classifier.predict([*broken[:6], *paths, *broken[6:]], batch_size=4)
-    message = str(caught.value)
-    assert sum(str(path) in message for path in broken) == 10
-    assert "2 more" in message
+    assert all(str(path) in str(caught.value) for path in broken)
+
+
+def test_a_warning_of_skipped_files_is_short(tmp_path):
+    pixels = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    readable = Readable(pixels, torch.tensor([0]), {f"{i}.png": "no image" for i in range(12)})
+    with pytest.warns(DataWarning, match=r"12 images.*2 more"):
+        readable.require_all(skip=True)
+    with pytest.raises(ValueError, match=r"11\.png"):
+        readable.require_all(skip=False)
 
 
 def test_files_that_vanish_are_named(both):
