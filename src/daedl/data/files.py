@@ -158,7 +158,7 @@ class Readable:
     def require_all(self, skip: bool) -> None:
         """Raises an error that names the broken files; with `skip`, issues a warning."""
         if self.broken and not skip:
-            raise broken_error(self.broken)
+            raise broken_error(self.broken, skippable=True)
         if self.broken:
             warnings.warn(f"skipped: {list_broken(self.broken)}", DataWarning, stacklevel=3)
 
@@ -204,11 +204,16 @@ def decoded(files: Files) -> Iterator[Pixels | str]:
         yield from chunk
 
 
-def broken_error(broken: Mapping[Any, str]) -> ValueError:
-    """Returns an error that names all broken files, however many, so that they can be corrected at once."""
+def broken_error(broken: Mapping[Any, str], *, skippable: bool = False) -> ValueError:
+    """Returns an error that names all broken files, however many, so that they can be corrected at once.
+
+    With `skippable` it names the options by which they can be skipped.
+    """
+    remedy = "check the paths, export the images again, or leave them out"
+    if skippable:
+        remedy += ", for instance with --skip-broken, in Python read_folder(..., skip_broken=True)"
     return ValueError(
-        f"{list_broken(broken, most=len(broken))}; expected {EXPECTED} images: export them again, remove "
-        "them, or skip them with --skip-broken, in Python read_folder(..., skip_broken=True)"
+        f"{list_broken(broken, most=len(broken))}; expected {EXPECTED} images: {remedy}"
     )
 
 

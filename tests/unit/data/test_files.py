@@ -1,6 +1,7 @@
 """Folders larger than memory: files decoded when they are needed give the same results bit for bit."""
 
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import daedl
-from daedl.data import DataWarning, Flip, ImageSet, read_folder
+from daedl.data import DataWarning, Flip, ImageSet, read_folder, read_images
 from daedl.data.files import Files, Readable, loader_options
 from daedl.data.loaders import as_batches, in_order
 from daedl.networks import Backbone, ConvNet
@@ -165,6 +166,19 @@ def test_a_warning_of_skipped_files_is_short(tmp_path):
         readable.require_all(skip=True)
     with pytest.raises(ValueError, match=r"11\.png"):
         readable.require_all(skip=False)
+
+
+def test_options_to_skip_files_are_named_where_there_are_any(folder, tmp_path):
+    with pytest.raises(ValueError, match="check the path") as caught:
+        model("softmax").predict(tmp_path / "gone.png")
+    assert "skip-broken" not in str(caught.value)
+    with pytest.raises(ValueError, match="check the path") as caught:
+        read_images([tmp_path / "gone.png", *folder.rglob("*.png")], size=8)
+    assert "skip-broken" not in str(caught.value)
+    shutil.copytree(folder, tmp_path / "pets")
+    (tmp_path / "pets" / "cat" / "x.png").write_text("no image")
+    with pytest.raises(ValueError, match="skip_broken=True"):
+        read_folder(tmp_path / "pets", size=8)
 
 
 def test_files_that_vanish_are_named(both):
