@@ -244,7 +244,8 @@ class Classifier(Model[Prediction]):
             raise ValueError(
                 f"method {self.method.name!r} has no fitted density; expected 'daedl' after fitting"
             )
-        return density_effect(self._on_device(self.collect(data)[0]), self.fitted)
+        outputs, _ = self.collect(data)
+        return density_effect(self._on_device(outputs), self.fitted, self.method.arguments())
 
 
 def _number_of_classes(number: int | None, names: Sequence[str] | None) -> int:

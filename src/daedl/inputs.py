@@ -144,10 +144,15 @@ def require_form(inputs: Inputs, form: str, where: str = "") -> None:
         )
 
 
-def as_input(array: Any, input_shape: Sequence[int], where: str = "") -> Tensor:
+def as_input(
+    array: Any,
+    input_shape: Sequence[int],
+    where: str = "",
+    remedy: str = "resize or reshape them",
+) -> Tensor:
     """Converts an array or tensor with one or more inputs to (B, *input_shape).
 
-    Images may have channels last; grey images need no channel axis.
+    Images may have channels last; grey images need no channel axis. `remedy` completes the error message.
     """
     shape = tuple(input_shape)
     if not is_array(array) and not isinstance(array, list | tuple):
@@ -168,7 +173,7 @@ def as_input(array: Any, input_shape: Sequence[int], where: str = "") -> Tensor:
     hint = f", {shape[0]} channel(s) first or last" if len(shape) == 3 else ""
     raise ValueError(
         f"inputs{where} have shape {tuple(tensor.shape)}; the network expects "
-        f"(batch, {', '.join(map(str, shape))}){hint}: resize or reshape them"
+        f"(batch, {', '.join(map(str, shape))}){hint}: {remedy}"
     )
 
 

@@ -1,5 +1,6 @@
 """What predictions of classes and of numbers have in common."""
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -59,9 +60,17 @@ class Predicted(ABC):
 
     def __getitem__(self, index: Any) -> Self:
         """Selects inputs by an index, a slice, a mask (B,) or indices; the batch axis is kept."""
-        if isinstance(index, int):
-            index = range(len(self))[index]  # resolves negative indices, or raises IndexError
+        axes = getattr(index, "ndim", 0)  # of an array or tensor
+        if axes == 0 and hasattr(index, "__index__"):
+            # Resolves negative indices, or raises IndexError.
+            index = range(len(self))[operator.index(index)]
             index = slice(index, index + 1)
+        elif axes != 1 and not isinstance(index, slice | list | range):
+            arrived = f"a {type(index).__name__}" + (f" with {axes} axes" if axes else "")
+            raise TypeError(
+                f"the index is {arrived}; expected an integer, a slice, a mask (B,), or a list or tensor of "
+                "indices, which select inputs: index a tensor of the prediction, such as p.probs, instead"
+            )
         return self._map(lambda tensor: tensor[index])
 
     def __eq__(self, other: object) -> bool:

@@ -85,7 +85,7 @@ def same(computed, expected):
 def test_arguments_rebuild_the_method(method):
     for each in (method, methods.build_for("cifar10", method.name)):
         arguments = json.loads(json.dumps(each.arguments()))
-        assert methods.build(method.name, **arguments) == each
+        assert methods.rebuild(method.name, arguments) == each
 
 
 def test_methods_fitted_to_validation_data_require_it(method, blobs):

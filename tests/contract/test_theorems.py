@@ -1,4 +1,10 @@
-"""The paper's theorems as properties of fitted classifiers."""
+"""The paper's theorems as properties of fitted classifiers.
+
+The default for vectors does not normalise features, that for images does. Theorem 1 is about the former, see
+`test_normalised_features_are_bounded_so_scores_are_constant_along_rays`; theorems 3 and 4 hold for both.
+"""
+
+import math
 
 import pytest
 import torch
@@ -7,10 +13,11 @@ from hypothesis import strategies as st
 
 import daedl
 from daedl.methods import DAEDL
-from daedl.networks import MLP
+from daedl.networks import MLP, ConvNet
 from daedl.outputs import Outputs
 
-METHODS = {"default": DAEDL(normalize_features=False), "paper": DAEDL.as_published()}
+METHODS = {"default": DAEDL().resolved(MLP(2, 3)), "paper": DAEDL.as_published()}
+SIZE = 8  # of images
 
 
 def fit_scorer(method, outputs, targets):
@@ -166,6 +173,66 @@ def test_theorem_4_uncertainty_does_not_decrease_along_rays(fitted, angle, measu
     assert (values.diff() >= -1e-6).all()
     # Strictly, unless the score is zero at the start of the ray.
     assert values[-1] > values[0] or score[0] < 1e-3
+
+
+@pytest.fixture(scope="module", params=["auto", "full", "tied"])
+def of_images(request):
+    """The default for images, here three orientations of a gradient: a trained classifier and its outputs."""
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.arange(300) % 3
+    row, column = torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")
+    shapes = torch.stack([row, column, (row + column) / 2]) * 255 / SIZE
+    noise = 60 * torch.randn(300, SIZE, SIZE, generator=generator)
+    pixels = (shapes[targets] + noise).clamp(0, 255).to(torch.uint8)[:, None]
+    torch.manual_seed(0)
+    network = ConvNet(1, 3, SIZE, channels=6, hidden=())
+    classifier = daedl.Classifier(network, DAEDL(covariance=request.param))
+    assert classifier.method.normalize_features is True
+    known, held_out = (pixels[:200], targets[:200]), (pixels[200:], targets[200:])
+    daedl.fit(classifier, known, held_out, max_epochs=5, accelerator="cpu", progress=False)
+    return classifier, classifier.collect(known)[0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 255), min_size=SIZE**2, max_size=SIZE**2))
+def test_theorem_3_holds_for_the_default_for_images(of_images, pixels):
+    """From 8-bit pixels to probabilities."""
+    classifier, _ = of_images
+    image = torch.tensor(pixels, dtype=torch.uint8).view(1, 1, SIZE, SIZE)
+    p = classifier.predict(image)
+    with torch.no_grad():
+        logits = classifier(image).logits
+    expected = (p.density_score * logits / classifier.fitted.temperature).softmax(-1)
+    torch.testing.assert_close(p.probs, expected, rtol=1e-4, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 199), st.integers(0, 10**6), st.floats(1e-3, 1e3))
+def test_theorem_4_holds_along_arcs_of_normalised_features(of_images, sample, seed, length):
+    """Uncertainty increases with the Mahalanobis distances of normalised features from all classes.
+
+    The density is constant along a ray, so the paths are great circles through a training feature, to its
+    opposite, with the logits fixed as in Lemma 3. Where all distances increase the score decreases, whatever
+    the lengths of the features.
+    """
+    classifier, outputs = of_images
+    scorer = classifier.fitted
+    start = torch.nn.functional.normalize(outputs.features[sample].double(), dim=0)
+    tangent = torch.randn(len(start), generator=torch.Generator().manual_seed(seed)).double()
+    tangent = torch.nn.functional.normalize(tangent - (tangent @ start) * start, dim=0)
+    angles = torch.linspace(0, math.pi, 200, dtype=torch.float64)[:, None]
+    arc = angles.cos() * start + angles.sin() * tangent
+    further = (scorer.density.squared_distances(arc).diff(dim=0) > 1e-6).all(1)
+    assert further.sum() > 50
+    log_density, score = scorer(length * arc)
+    logits = torch.tensor([3.0, 0.5, -1.0], dtype=torch.float64).expand(200, 3)
+    p = DAEDL().predict(Outputs(length * arc, logits), scorer)
+    assert (log_density.diff()[further] < 0).all()
+    assert (score.diff()[further] <= 0).all()
+    for values in (torch.special.entr(p.probs).sum(-1), p.aleatoric, p.epistemic):
+        assert (values.diff()[further] >= -1e-12).all()
+    # Strictly, unless the score is zero at the start of the arc.
+    assert p.epistemic[-1] > p.epistemic[0] or score[0] < 1e-6
 
 
 @settings(max_examples=60, deadline=None)

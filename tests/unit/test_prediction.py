@@ -98,6 +98,12 @@ def calibrated():
     [
         (1, [1]),
         (-2, [0]),
+        (np.int64(1), [1]),
+        (np.array(-1), [1]),
+        (torch.tensor(1), [1]),
+        (torch.tensor([1]), [1]),
+        (range(1, 2), [1]),
+        (np.array([True, False]), [0]),
         (slice(None, None, 2), [0]),
         (torch.tensor([False, True]), [1]),
         (torch.tensor([1, 0]), [1, 0]),
@@ -112,9 +118,18 @@ def test_indexing_selects_inputs(calibrated, index, expected):
     assert part.class_names == calibrated.class_names
 
 
-def test_index_out_of_range(calibrated):
+@pytest.mark.parametrize(
+    "index", [None, ..., (0, 1), 1.0, "probs", torch.zeros(2, 1).bool()], ids=repr
+)
+def test_indices_that_do_not_select_inputs_are_rejected(calibrated, index):
+    with pytest.raises(TypeError, match="expected an integer, a slice, a mask"):
+        calibrated[index]
+
+
+@pytest.mark.parametrize("index", [2, np.int64(2), torch.tensor(2)])
+def test_index_out_of_range(calibrated, index):
     with pytest.raises(IndexError):
-        calibrated[2]
+        calibrated[index]
     assert [len(each) for each in calibrated] == [1, 1]
 
 

@@ -99,6 +99,16 @@ class TestChanceLevel:
         level = chance_level(confusion_margins(predicted, targets, classes))
         assert accuracy < level < 1 / classes + 0.06
 
+    def test_held_out_samples_of_one_class_show_no_chance_level(self, blobs):
+        inputs, labels = blobs
+        held_out = inputs[labels == 1], labels[labels == 1]
+        model = daedl.Classifier(MLP(4, 3, (16,)), "softmax", preprocess=None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", daedl.ChanceWarning)
+            history = daedl.fit(model, blobs, held_out, max_epochs=1, **QUIET)
+        assert history.epochs[0].val_accuracy is not None
+        assert history.epochs[0].chance_level is None
+
     def test_fit_warns_if_labels_are_random(self):
         generator = torch.Generator().manual_seed(0)
         inputs = torch.randn(600, 4, generator=generator)

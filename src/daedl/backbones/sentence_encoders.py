@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from daedl.backbones.base import Body, Pretrained, Source
+from daedl.backbones.hub import local_only
 from daedl.checks import import_optional
 from daedl.data.texts import MAX_LENGTH, TextPreprocess
 
@@ -84,12 +85,15 @@ class SentenceEncoders(Source):
     def pretrained(self, name: str, image_size: int | None) -> Pretrained:
         """Loads weights, configuration and tokenizer."""
         del image_size
-        folder = _packaged() if name == MINILM else name
+        folder = str(_packaged()) if name == MINILM else name
         package = import_optional("transformers", f"the encoder {name}", EXTRA)
+        local = local_only(folder)
         try:
             with _without_bars(package):
-                model = package.AutoModel.from_pretrained(folder, dtype=torch.float32)
-            tokenizer = package.AutoTokenizer.from_pretrained(folder)
+                model = package.AutoModel.from_pretrained(
+                    folder, dtype=torch.float32, local_files_only=local
+                )
+            tokenizer = package.AutoTokenizer.from_pretrained(folder, local_files_only=local)
             content = tokenizer.backend_tokenizer.to_str()
         except (OSError, ValueError, AttributeError) as error:
             raise ValueError(

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from daedl.backbones.base import Body, Pretrained, Source
+from daedl.backbones.hub import local_only
 from daedl.checks import import_optional
 from daedl.data import Preprocess
 from daedl.names import suggestion
@@ -43,10 +44,10 @@ class Transformers(Source):
 
     def pretrained(self, name: str, image_size: int | None) -> Pretrained:
         """Loads the model and its image processor."""
-        package = _package(name)
+        package, local = _package(name), local_only(name)
         try:
-            model = package.AutoModel.from_pretrained(name)
-            processor = package.AutoImageProcessor.from_pretrained(name)
+            model = package.AutoModel.from_pretrained(name, local_files_only=local)
+            processor = package.AutoImageProcessor.from_pretrained(name, local_files_only=local)
         except OSError as error:
             raise ValueError(
                 f"hf:{name} can't be loaded ({error}); expected the name of an image model, or a folder "

@@ -63,10 +63,10 @@ def summary(
     ]
     if history.density_effect is not None:
         lines.append(str(history.density_effect))
-        if history.density_effect.advice():
+        for name, value in history.density_effect.remedies()[:1]:
             lines += [
                 "Other settings of the density need no new training, for example:",
-                f"  daedl refit {quoted} --data {shlex.quote(data)} --held-out HELD_OUT --set shrinkage=0.5",
+                f"  daedl refit {quoted} --data {shlex.quote(data)} --held-out HELD_OUT --set {name}={value}",
             ]
     lines += [
         f"Saved the model to {out} and its options to {configuration}. Next:",

@@ -13,7 +13,7 @@ from daedl.cli.bulk import Column, EngineOption, Workers, is_bulk, predict_bulk
 from daedl.cli.common import Device
 from daedl.cli.images import ModelFile, SkipBroken, load_any, require_preprocess
 from daedl.data import Preprocess, TextPreprocess
-from daedl.data.files import Files, broken_error, decode_all
+from daedl.data.files import Files, broken_error, decode_all, list_broken
 from daedl.data.folder import Listing, count_suffixes
 from daedl.engines import LOCAL
 from daedl.regressor import Regressor
@@ -99,14 +99,13 @@ def _read_texts(kind: TextPreprocess, sources: Sequence[str], skip_broken: bool)
 
 def _read_images(kind: Preprocess, sources: Sequence[str], skip_broken: bool) -> Read:
     files, skipped, broken = _expand_folders(sources)
-    if skipped:
-        _echo(f"Warning: skipped {skipped}", "yellow")
     if not files:
         raise broken_error(broken)
     readable = decode_all(Files.of(files, kind))
     broken |= readable.broken
     if broken:
-        _echo(f"{'Warning' if skip_broken else 'Error'}: {broken_error(broken)}", "red")
+        error = f"Error: {broken_error(broken, skippable=True)}"
+        _echo(f"Warning: {list_broken(broken)}" if skip_broken else error, "red")
         skipped = ", ".join(filter(None, (f"{len(broken)} unreadable", skipped)))
     named: list[results.Record] = [{"file": str(files[i])} for i in readable.indices.tolist()]
     return Read(readable.pixels, named, skipped, bool(broken))

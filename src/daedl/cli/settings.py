@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
@@ -75,8 +75,11 @@ def _setting(kind: type[BaseMethod], text: str) -> tuple[str, Any]:
     if not sign:
         raise ValueError(f"the setting is {text!r}; expected NAME=VALUE, such as kl_weight=0.1")
     default = look_up(kind.defaults(), name, f"setting of {kind.name}")
+    (hint,) = (each.type for each in fields(kind) if each.name == name)
     value = _value(typed)
-    if not _is_like(value, default):
+    if not _is_like(value, default) and not (
+        isinstance(value, bool) and bool in get_args(hint)  # as in bool | Literal["auto"]
+    ):
         raise ValueError(
             f"the setting {name} is {typed!r}; expected a value such as {_as_typed(default)}"
         )

@@ -30,7 +30,7 @@ MEMORY = 2048
 MAX_WORKERS = 4
 MANY = 512
 CHUNK = 64  # files per message of a worker (chosen)
-NAMED = 10  # names in an error or warning (chosen)
+NAMED = 10  # names in an error or warning (chosen), except of broken files
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +158,7 @@ class Readable:
     def require_all(self, skip: bool) -> None:
         """Raises an error that names the broken files; with `skip`, issues a warning."""
         if self.broken and not skip:
-            raise broken_error(self.broken)
+            raise broken_error(self.broken, skippable=True)
         if self.broken:
             warnings.warn(f"skipped: {list_broken(self.broken)}", DataWarning, stacklevel=3)
 
@@ -204,11 +204,16 @@ def decoded(files: Files) -> Iterator[Pixels | str]:
         yield from chunk
 
 
-def broken_error(broken: Mapping[Any, str]) -> ValueError:
-    """Returns an error that names the first `NAMED` broken files and states their number."""
+def broken_error(broken: Mapping[Any, str], *, skippable: bool = False) -> ValueError:
+    """Returns an error that names all broken files, however many, so that they can be corrected at once.
+
+    With `skippable` it names the options by which they can be skipped.
+    """
+    remedy = "check the paths, export the images again, or leave them out"
+    if skippable:
+        remedy += ", for instance with --skip-broken, in Python read_folder(..., skip_broken=True)"
     return ValueError(
-        f"{list_broken(broken)}; expected {EXPECTED} images: export them again, remove them, or skip them "
-        "with --skip-broken, in Python read_folder(..., skip_broken=True)"
+        f"{list_broken(broken, most=len(broken))}; expected {EXPECTED} images: {remedy}"
     )
 
 
@@ -231,19 +236,19 @@ def loader_options(files: int) -> dict[str, Any]:
     return {"num_workers": workers, "multiprocessing_context": context, "collate_fn": list}
 
 
-def name_some(names: Sequence[Any]) -> str:
-    """Joins at most `NAMED` names and states the number of the others."""
-    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-    return ", ".join(map(str, names[:NAMED])) + more
+def name_some(names: Sequence[Any], most: int = NAMED) -> str:
+    """Joins at most `most` names and states the number of the others."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
-def list_broken(broken: Mapping[Any, str], noun: str = "images") -> str:
-    """Names some of the broken inputs, with the reasons."""
+def list_broken(broken: Mapping[Any, str], noun: str = "images", most: int = NAMED) -> str:
+    """Names at most `most` of the broken inputs, with the reasons."""
     if len(broken) == 1:
         ((file, reason),) = broken.items()
         return f"{file} can't be read ({reason})"
     named = [f"{file} ({reason})" for file, reason in broken.items()]
-    return f"{len(broken):,} {noun} can't be read: {name_some(named)}"
+    return f"{len(broken):,} {noun} can't be read: {name_some(named, most)}"
 
 
 def _setting(name: str, default: int, meaning: str) -> int:

@@ -14,7 +14,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from daedl.checks import DataWarning
-from daedl.data.files import Files, decode_all, name_some
+from daedl.data.files import Files, broken_error, decode_all, name_some
 from daedl.data.images import ImageSet
 from daedl.data.pictures import EXPECTED, SUFFIXES, Resize
 
@@ -72,7 +72,8 @@ def read_images(
 ) -> Tensor:
     """Reads image `files` into memory: (N, C, H, W), uint8."""
     readable = decode_all(_files(files, channels, size, resize), limit=math.inf)
-    readable.require_all(skip=False)
+    if readable.broken:
+        raise broken_error(readable.broken)
     return cast(Tensor, readable.pixels)
 
 

@@ -36,6 +36,14 @@ class InputKind(ABC):
     def open(self, data: Any) -> Any:
         """Replaces paths, pictures, ... by raw inputs that can be batched; returns other `data` unchanged."""
 
+    def noise(self, like: Inputs) -> Inputs:
+        """Returns network inputs of uniformly random raw inputs, of the form of the network inputs `like`."""
+        del like
+        raise ValueError(
+            f"the inputs are {self.noun}, which have no uniform noise; expected images: choose a method that "
+            "is not trained with noise, such as 'daedl'"
+        )
+
     @abstractmethod
     def read(
         self,

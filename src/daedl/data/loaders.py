@@ -119,18 +119,26 @@ def as_inputs(
             "expected tensors: convert them yourself, or set model.preprocess to the preprocessing used for "
             "training"
         )
+
+    def shaped(inputs: Inputs) -> Inputs:
+        if not input_shape:
+            return inputs
+        if preprocess is None:
+            return as_input(inputs, input_shape)
+        remedy = "resize them, or pass PIL images or paths, which are resized"
+        return as_input(inputs, input_shape, remedy=remedy)
+
     if isinstance(data, Files):
         yield from data.batches(torch.split(torch.arange(len(data)), batch_size))
     elif isinstance(data, Tensor | np.ndarray):
-        yield from split(as_input(data, input_shape) if input_shape else data, batch_size)
+        yield from split(shaped(data), batch_size)
     elif matches(data) or is_text(data):
         yield from split(data, batch_size)
     elif isinstance(data, Mapping):
         yield from split(inputs_of(data), batch_size)
     else:
         for batch in as_batches(data, batch_size):
-            inputs = batch if matches(batch) else inputs_of(batch)
-            yield as_input(inputs, input_shape) if input_shape else inputs
+            yield shaped(batch if matches(batch) else inputs_of(batch))
 
 
 def in_order(data: Iterable[Batch], rank: int = 0, world_size: int = 1) -> Iterable[Batch]:

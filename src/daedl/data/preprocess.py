@@ -97,6 +97,10 @@ class Preprocess(InputKind):
             require_finite(tensor, "inputs", where)
         return self(tensor, like.dtype, where)
 
+    def noise(self, like: Tensor) -> Tensor:
+        """Returns network inputs of uniformly random pixels, with the shape, device and dtype of `like`."""
+        return self(torch.rand_like(like) * (WHITE / self.scale), like.dtype)
+
     def open(self, data: Any) -> Any:
         """Returns `Files` for PIL images and paths of pictures or folders; other `data` unchanged."""
         from daedl.data.files import Files  # noqa: PLC0415 (it imports this module)

@@ -1,7 +1,8 @@
 """Effect of the density on predictions, with advice if it is too small or too large."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +20,8 @@ INERT = 0.90
 # Fewer samples near 0 than FEW may be chance (chosen), unless they are more than MOST of all.
 FEW = 10
 MOST = 0.5
+# Amounts of shrinkage that are recommended, the first one above the current amounts (chosen).
+AMOUNTS = (0.5, 0.9)
 
 
 class DensityWarning(UserWarning):
@@ -40,6 +43,7 @@ class DensityEffect:
         covariance: structure of the covariances.
         candidates: mean leave-one-out log density of the training samples per structure, if the structure
             was selected by it; otherwise empty.
+        settings: of the method; those that are in use are not recommended.
     """
 
     near_zero: float
@@ -51,22 +55,53 @@ class DensityEffect:
     shrunk: Shrunk
     covariance: str
     candidates: Mapping[str, float]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def saturated(self) -> bool:
+        """Whether the density removes evidence on in-distribution data."""
+        many = self.near_zero * self.samples >= FEW or self.near_zero > MOST
+        return self.near_zero > SATURATED and many
+
+    @property
+    def inert(self) -> bool:
+        """Whether the density hardly changes predictions."""
+        return not self.saturated and self.near_one > INERT
+
+    def remedies(self) -> list[tuple[str, Any]]:
+        """Settings, with values other than the current ones, that may solve a problem."""
+        if self.inert:
+            known: list[tuple[str, Any]] = [
+                ("normalizer", "half-quantile"),
+                ("normalizer", "smooth-quantile"),
+            ]
+        elif self.saturated:
+            most = float(self.shrunk.amount.max())
+            known = [
+                *[("shrinkage", each) for each in AMOUNTS if each > most][:1],
+                ("leave_one_out", True),
+                ("covariance", "auto"),
+                ("normalize_features", True),
+            ]
+        else:
+            known = []
+        return [(name, value) for name, value in known if self.settings.get(name) != value]
 
     def advice(self) -> str | None:
         """Description of a problem and its remedies; None if there is none."""
-        many = self.near_zero * self.samples >= FEW or self.near_zero > MOST
-        if self.near_zero > SATURATED and many:
+        settings = [f"{name}={value!r}" for name, value in self.remedies()]
+        if self.saturated:
+            remedies = ", ".join([*settings, "more samples"])
             return (
                 f"the density is saturated: {self.near_zero:.0%} of held-out in-distribution samples "
                 f"score below {NEAR}, which removes their evidence. The density overfits the training "
-                "samples: use leave_one_out=True, covariance='auto', normalize_features=True, a larger "
-                "shrinkage, more samples, or features of a later block"
+                f"samples: use {remedies}, or features of a later block"
             )
-        if self.near_one > INERT:
+        if self.inert:
             return (
                 f"the density is inert: {self.near_one:.0%} of held-out in-distribution samples score "
                 f"above {1 - NEAR}, so it has no effect. Training outliers widen the range: inspect the "
-                "samples of lowest density, or use normalizer='half-quantile' or 'smooth-quantile'"
+                f"samples of lowest density, or use {' or '.join(settings)}"
             )
         return None
 
@@ -92,11 +127,13 @@ class DensityEffect:
         return self.covariance + (f" (left-out log densities: {figures})" if figures else "")
 
 
-def density_effect(outputs: Outputs, scorer: DensityScorer) -> DensityEffect:
+def density_effect(
+    outputs: Outputs, scorer: DensityScorer, settings: Mapping[str, Any] | None = None
+) -> DensityEffect:
     """Compare predictions with and without the density.
 
     Pass `outputs` of held-out in-distribution samples: on the training set the scores reach 0 and 1 by
-    construction.
+    construction. `settings` are those of the method, which are not recommended again.
     """
     logits = outputs.logits.double()
     _, score = scorer(outputs.features)
@@ -114,6 +151,7 @@ def density_effect(outputs: Outputs, scorer: DensityScorer) -> DensityEffect:
         shrunk=scorer.density.shrunk,
         covariance=scorer.density.structure,
         candidates=scorer.density.candidates,
+        settings=dict(settings or {}),
     )
 
 

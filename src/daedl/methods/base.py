@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from daedl import losses
 from daedl.checks import NotFittedError, require_settings
+from daedl.data import InputKind
 from daedl.networks import Network
 from daedl.outputs import Outputs
 from daedl.predicted import Predicted
@@ -66,6 +67,8 @@ class BaseMethod(ABC):
         state: class of the state that `fit` returns, with `settings` and `restore`; see `fitted.Fitted`.
         since: settings of this class that were added after model files and figures were written, with
             the values that reproduce these; see `arguments`. Those of base classes are added.
+        removed: settings that this class had when model files and figures were written, with the values that
+            `arguments` still has for them. Model files may have other values, which are ignored.
 
     Attributes:
         spectral: spectral normalisation of the network; None to disable it, "auto" for `resolved`'s choice.
@@ -83,6 +86,7 @@ class BaseMethod(ABC):
     fit_split: ClassVar[Literal["training", "validation"]] = "training"
     state: ClassVar[Any]
     since: ClassVar[Mapping[str, Any]] = {}
+    removed: ClassVar[Mapping[str, Any]] = {}
 
     spectral: SpectralNorm | Literal["auto"] | None = None
     reduction: Literal["mean", "sum"] = "mean"
@@ -143,8 +147,12 @@ class BaseMethod(ABC):
         targets: Tensor,
         epoch: int,
         weights: Tensor | None = None,
+        preprocess: InputKind | None = None,
     ) -> Tensor:
-        """Scalar loss of a training batch: images (B, ...), targets (B,), epoch from 0, weights (B,)."""
+        """Scalar loss of a training batch: images (B, ...), targets (B,), epoch from 0, weights (B,).
+
+        `images` are prepared; methods that draw inputs of their own pass them through `preprocess`.
+        """
         return losses.reduce(self.loss(network(images), targets, epoch), self.reduction, weights)
 
     @abstractmethod
@@ -206,9 +214,10 @@ class BaseMethod(ABC):
     def arguments(self) -> dict[str, Any]:
         """JSON-serialisable arguments with which `rebuild(name, arguments)` rebuilds this method.
 
-        They identify measured figures, so a setting in `since` is omitted if it has the value there.
+        They identify measured figures, so a setting in `since` is omitted if it has the value there, and
+        those in `removed` are included.
         """
-        arguments = asdict(self)
+        arguments = {**self.removed, **asdict(self)}
         unchanged = [name for name, value in self.since.items() if arguments[name] == value]
         return {name: value for name, value in arguments.items() if name not in unchanged}
 

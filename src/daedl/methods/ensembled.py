@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from daedl.checks import Number
+from daedl.data import InputKind
 from daedl.distributed import is_distributed
 from daedl.methods.base import BaseMethod, Phase
 from daedl.names import strip_prefix
@@ -92,17 +93,18 @@ class Ensembled(BaseMethod):
         targets: Tensor,
         epoch: int,
         weights: Tensor | None = None,
+        preprocess: InputKind | None = None,
     ) -> Tensor:
         """Sum of the members' losses, so that each member has the gradient of its own loss."""
         if type(self.member).training_loss is BaseMethod.training_loss:
-            return super().training_loss(network, images, targets, epoch, weights)
+            return super().training_loss(network, images, targets, epoch, weights, preprocess)
         if is_distributed():
             raise ValueError(
                 f"an ensemble of {self.member.name!r} can't be trained by several processes, because "
                 "gradients would not be synchronised; expected one process: pass devices=1, or train "
                 "members separately and join them with daedl.ensemble"
             )
-        arguments = images, targets, epoch, weights
+        arguments = images, targets, epoch, weights, preprocess
         each = [self.member.training_loss(one, *arguments) for one in members_of(network)]
         return torch.stack(each).sum()
 

@@ -65,6 +65,8 @@ class Table(Generic[M]):
         """Rebuild a method from its `arguments()`, such as those in a model file.
 
         Settings that did not exist when the file was written have the values that reproduce its predictions,
-        which need not be their defaults.
+        which need not be their defaults. Settings that no longer exist are ignored.
         """
-        return self.build(name, **{**look_up(self.methods, name, "method").since, **arguments})
+        method = look_up(self.methods, name, "method")
+        kept = {key: value for key, value in arguments.items() if key not in method.removed}
+        return self.build(name, **{**method.since, **kept})

@@ -20,13 +20,17 @@ def confusion_margins(predicted: Tensor, targets: Tensor, num_classes: int) -> T
     return torch.stack(list(counts)).double()
 
 
-def chance_level(margins: Tensor) -> float:
-    """Returns the accuracy up to which predictions are no better than chance.
+def chance_level(margins: Tensor) -> float | None:
+    """Returns the accuracy up to which predictions are no better than chance; None for one class of targets.
+
+    On targets of one class, a network that always predicts it is as accurate as one that has learned.
 
     Predictions independent of the labels are correct with probability p = Σ_c P(predicted c) P(target c):
     1/C if uniform, the majority share if constant. Returns p plus `MIN_KAPPA` of the remaining 1 − p or, for
     few samples, one binomial standard deviation.
     """
+    if int((margins[1] > 0).sum()) < 2:
+        return None
     number = float(margins[1].sum())
     chance = float((margins[0] * margins[1]).sum()) / number**2
     return chance + max(MIN_KAPPA * (1 - chance), math.sqrt(chance * (1 - chance) / number))

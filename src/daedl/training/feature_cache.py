@@ -96,8 +96,11 @@ class FeatureCache:
                 raise ValueError(f"features have shape {tuple(features.shape)}")
             require_finite(features, "features")
         except (OSError, ValueError, KeyError) as error:
+            # Not the error itself, which advises what to do with a damaged model file.
+            reason = getattr(error, "strerror", None) or "it is damaged"
             warnings.warn(
-                f"{path} can't be used ({error}); its features are computed again",
+                f"{path} can't be used ({reason}); expected features as they were cached: they are computed "
+                "again, and nothing has to be done",
                 CacheWarning,
                 stacklevel=2,
             )

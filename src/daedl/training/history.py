@@ -10,7 +10,7 @@ class Epoch:
     """Results of one epoch. Losses are means over samples; `val_*` are None without validation data.
 
     `phase` names the training phase, for methods with several. Up to `chance_level`, `val_accuracy` is no
-    better than chance.
+    better than chance; it is None if the validation data are of one class.
     """
 
     train_loss: float

@@ -59,7 +59,9 @@ class Passes:
             where = f" of epoch {epoch}, batch {number}"
             images, targets, weights = self._prepare(batch, where)
             self.optimizer.zero_grad()
-            loss = self.method.training_loss(self.network, images, targets, epoch, weights)
+            loss = self.method.training_loss(
+                self.network, images, targets, epoch, weights, self.model.preprocess
+            )
             # The only wait for the device in a step.
             value = loss.item()
             if not math.isfinite(value):

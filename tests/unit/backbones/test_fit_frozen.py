@@ -104,8 +104,11 @@ def test_damaged_cache_is_computed_again_with_a_warning(tmp_path):
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
     file.write_bytes(content)
-    with pytest.warns(CacheWarning, match="computed again"):
+    with pytest.warns(CacheWarning, match="computed again") as caught:
         daedl.fit_frozen(model("edl"), images(), cache=tmp_path, **OPTIONS)
+    (message,) = [str(each.message) for each in caught if each.category is CacheWarning]
+    assert message.count(str(file)) == 1
+    assert "Classifier.save" not in message
     classifier = model("edl")
     counted = passes(classifier)
     daedl.fit_frozen(classifier, images(), cache=tmp_path, **OPTIONS)

@@ -75,7 +75,8 @@ def transformers(monkeypatch):
             return Transformer(config)
 
         @staticmethod
-        def from_pretrained(name):
+        def from_pretrained(name, local_files_only):
+            assert local_files_only
             if "missing" in name:
                 raise OSError("no such model")
             torch.manual_seed(1)
@@ -88,7 +89,8 @@ def transformers(monkeypatch):
 
     class AutoImageProcessor:
         @staticmethod
-        def from_pretrained(name):
+        def from_pretrained(name, local_files_only):
+            assert local_files_only
             return SimpleNamespace(
                 size={"shortest_edge": 16},
                 image_mean=[0.5] * 3,
@@ -138,7 +140,8 @@ def test_transformers_model_with_its_preprocessing(transformers, tmp_path):
     check(model, tmp_path / "m.daedl")
 
 
-def test_unknown_transformers_folder_suggests_a_similar_one(transformers, tmp_path):
+def test_unknown_transformers_folder_suggests_a_similar_one(transformers, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (tmp_path / "missing-vit").mkdir()
     with pytest.raises(ValueError, match="did you mean 'missing-vit'"):
         backbones.pretrained(f"hf:{tmp_path / 'missing-vitt'}")

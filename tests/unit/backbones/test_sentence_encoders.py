@@ -1,6 +1,9 @@
 """Sentence encoders: pooling, tokenisation, freezing and caching, with a tiny random BERT."""
 
+import contextlib
 import math
+import socket
+import threading
 
 import numpy as np
 import pytest
@@ -142,3 +145,25 @@ def test_text_sets(tmp_path):
     path.write_text('query\tintent\n"open\tb\n', "utf-8")
     with pytest.raises(ValueError, match="can't be read"):
         read_text_set(path, "query", "intent")
+
+
+@pytest.mark.parametrize("prefix", ["hf", "text"])
+def test_one_request_shows_that_the_hub_cant_be_reached(prefix, monkeypatch):
+    """Instead of six with increasing delays, per file."""
+    requests = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    requests.append(connection.recv(100))
+                    connection.close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+        with pytest.raises(ValueError, match="can't be loaded"):
+            backbones.pretrained(f"{prefix}:nobody/nothing")
+        server.shutdown(socket.SHUT_RDWR)
+    assert sum(each.startswith(b"HEAD") for each in requests) == 1

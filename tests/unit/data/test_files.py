@@ -1,6 +1,7 @@
 """Folders larger than memory: files decoded when they are needed give the same results bit for bit."""
 
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import daedl
-from daedl.data import DataWarning, Flip, ImageSet, read_folder
-from daedl.data.files import Files, loader_options
+from daedl.data import DataWarning, Flip, ImageSet, read_folder, read_images
+from daedl.data.files import Files, Readable, loader_options
 from daedl.data.loaders import as_batches, in_order
 from daedl.networks import Backbone, ConvNet
 
@@ -155,9 +156,29 @@ def test_all_broken_files_are_named(folder, lazy, tmp_path):
         path.write_text("no image")
     with pytest.raises(ValueError, match="12 images") as caught:
         classifier.predict([*broken[:6], *paths, *broken[6:]], batch_size=4)
-    message = str(caught.value)
-    assert sum(str(path) in message for path in broken) == 10
-    assert "2 more" in message
+    assert all(str(path) in str(caught.value) for path in broken)
+
+
+def test_a_warning_of_skipped_files_is_short(tmp_path):
+    pixels = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    readable = Readable(pixels, torch.tensor([0]), {f"{i}.png": "no image" for i in range(12)})
+    with pytest.warns(DataWarning, match=r"12 images.*2 more"):
+        readable.require_all(skip=True)
+    with pytest.raises(ValueError, match=r"11\.png"):
+        readable.require_all(skip=False)
+
+
+def test_options_to_skip_files_are_named_where_there_are_any(folder, tmp_path):
+    with pytest.raises(ValueError, match="check the path") as caught:
+        model("softmax").predict(tmp_path / "gone.png")
+    assert "skip-broken" not in str(caught.value)
+    with pytest.raises(ValueError, match="check the path") as caught:
+        read_images([tmp_path / "gone.png", *folder.rglob("*.png")], size=8)
+    assert "skip-broken" not in str(caught.value)
+    shutil.copytree(folder, tmp_path / "pets")
+    (tmp_path / "pets" / "cat" / "x.png").write_text("no image")
+    with pytest.raises(ValueError, match="skip_broken=True"):
+        read_folder(tmp_path / "pets", size=8)
 
 
 def test_files_that_vanish_are_named(both):

@@ -90,6 +90,16 @@ def test_grey_images_need_no_channel_axis():
     assert len(model.predict(images[0, 0])) == 1
 
 
+def test_arrays_of_another_size_are_rejected_and_pictures_recommended(model, pixels):
+    smaller = pixels[0][..., 1:]
+    for data in (smaller, [(smaller, torch.zeros(len(smaller)))]):
+        with pytest.raises(ValueError, match="paths, which are resized"):
+            model.predict(data)
+    with pytest.raises(ValueError, match="reshape") as caught:
+        daedl.Classifier(MLP(4, 3), "edl").predict(torch.zeros(2, 3))
+    assert "PIL" not in str(caught.value)
+
+
 def test_paths_and_folders(model, pixels, tmp_path):
     images = pixels[0][:6]
     for number, image in enumerate(images):

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+import daedl
 from daedl.density import DensityEffect, DensityScorer, MinMax, density_effect
+from daedl.methods import DAEDL
+from daedl.networks import MLP
 from daedl.outputs import Outputs
 
 
@@ -75,6 +78,34 @@ def test_advice_for_inert_and_saturated_densities(case):
     assert "warning: the density is saturated" in str(effect)
     few = Outputs(outputs.features[:8], outputs.logits[:8])
     assert "saturated" in density_effect(few, saturated).advice()  # few, but most of them
+
+
+def test_advice_leaves_out_current_settings(case):
+    outputs, scorer = case
+    inert = DensityScorer(scorer.density, MinMax(low=-1e6, high=0.0))
+    effect = density_effect(outputs, inert, {"normalizer": "half-quantile"})
+    assert effect.remedies() == [("normalizer", "smooth-quantile")]
+    assert "half-quantile" not in effect.advice()
+    saturated = DensityScorer(scorer.density, MinMax(low=0.0, high=10.0))
+    current = {"leave_one_out": True, "covariance": "auto", "normalize_features": False}
+    effect = density_effect(outputs, saturated, current)
+    assert effect.remedies() == [("shrinkage", 0.5), ("normalize_features", True)]
+    assert "leave_one_out" not in effect.advice()
+
+
+@pytest.mark.parametrize(("amount", "larger"), [(0.2, [0.5]), (0.5, [0.9]), (0.9, [])])
+def test_a_larger_shrinkage_is_advised_if_there_is_one(blobs, amount, larger):
+    features, targets = blobs
+    scorer = DensityScorer.fit(features, targets, 3, shrinkage=amount)
+    saturated = DensityScorer(scorer.density, MinMax(low=0.0, high=10.0))
+    effect = density_effect(Outputs(features, features[:, :3]), saturated)
+    assert [value for name, value in effect.remedies() if name == "shrinkage"] == larger
+    assert ("shrinkage" in effect.advice()) == bool(larger)
+
+
+def test_a_classifier_passes_its_settings(blobs):
+    classifier = daedl.Classifier(MLP(4, 3, (8,)), DAEDL()).fit_post_hoc(blobs)
+    assert classifier.density_effect(blobs).settings == classifier.method.arguments()
 
 
 @pytest.mark.parametrize(("near_zero", "warns"), [(9, False), (10, True)])

@@ -8,8 +8,10 @@ from torch import nn
 from torch.distributions import Dirichlet, kl_divergence
 
 import daedl
-from daedl.methods import KLPN, RKLPN, build_for
-from daedl.networks import MLP
+from daedl.data import Preprocess
+from daedl.data.texts import TextPreprocess
+from daedl.methods import KLPN, RKLPN, Ensemble, build, rebuild
+from daedl.networks import MLP, ConvNet
 from daedl.outputs import Outputs
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
@@ -78,19 +80,74 @@ def test_loss_is_zero_at_the_target(kind):
     assert float(loss) == pytest.approx(0, abs=1e-12)
 
 
-def test_noise_is_uniform_and_normalised_like_the_images():
-    torch.manual_seed(0)
-    images = torch.zeros(200, 3, 8, 8)
-    plain = KLPN().noise(images)
-    assert 0 <= plain.min() < 0.01
-    assert 0.99 < plain.max() <= 1
-    assert plain.mean() == pytest.approx(0.5, abs=0.01)
-    method = build_for("cifar10", "kl-pn")
-    noise = method.noise(images)
-    for channel, (mean, std) in enumerate(zip(method.pixel_mean, method.pixel_std, strict=True)):
-        back = noise[:, channel] * std + mean
-        assert -1e-6 <= back.min() < 0.01
-        assert 0.99 < back.max() <= 1 + 1e-6
+class Watching(nn.Module):
+    """Keeps the inputs that it receives."""
+
+    def forward(self, images):
+        self.images = images
+        return Outputs(torch.zeros(len(images), 1), images.new_zeros(len(images), 3))
+
+
+def noise_of(preprocess, dtype=torch.float32):
+    """The noise beside 200 images, which are zeros."""
+    network, images = Watching(), torch.zeros(200, 3, 8, 8, dtype=dtype)
+    targets = torch.zeros(200, dtype=torch.long)
+    KLPN().training_loss(network, images, targets, 0, preprocess=preprocess)
+    return network.images[200:]
+
+
+@pytest.mark.parametrize("scale", [255.0, 1.0])
+def test_noise_is_of_uniform_pixels_that_pass_through_the_preprocessing(scale):
+    mean, std = (torch.tensor(each) * 255 / scale for each in ((0.5, 0.4, 0.3), (0.2, 0.1, 0.3)))
+    preprocess = Preprocess(3, 8, scale=scale, mean=tuple(mean), std=tuple(std))
+    noise = noise_of(preprocess, torch.float64)
+    pixels = (noise * std[:, None, None] + mean[:, None, None]) * scale / 255
+    assert noise.dtype == torch.float64
+    for each in pixels.unbind(1):
+        assert -1e-6 <= each.min() < 0.01
+        assert 0.99 < each.max() <= 1 + 1e-6
+        assert each.mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_noise_of_inputs_prepared_elsewhere_is_uniform_in_0_to_1():
+    assert 0 <= noise_of(None).min() < 0.01
+    assert 0.99 < noise_of(None).max() <= 1
+
+
+def test_texts_have_no_noise():
+    with pytest.raises(ValueError, match="expected images"):
+        TextPreprocess("{}").noise({})
+
+
+@pytest.mark.parametrize("method", [KLPN(), Ensemble(member=KLPN(), size=2)], ids=type)
+def test_fit_prepares_noise_like_the_images(method):
+    """Uniform pixels u become (u - 0.5) / 0.25, from -2 to 2."""
+    preprocess = Preprocess(1, 8, mean=(0.5,), std=(0.25,))
+    classifier = daedl.Classifier(
+        ConvNet(1, 2, 8, channels=4, hidden=()), method, preprocess=preprocess
+    )
+    seen = []
+    for each in getattr(classifier.network, "members", [classifier.network]):
+        each.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    images = torch.full((64, 1, 8, 8), 128, dtype=torch.uint8)
+    data = images, torch.arange(64) % 2
+    daedl.fit(classifier, data, max_epochs=1, accelerator="cpu", progress=False)
+    noise = torch.cat([each[64:] for each in seen if len(each) == 128])
+    assert len(noise) in (64, 128)
+    assert -2 <= noise.min() < -1.9
+    assert 1.9 < noise.max() <= 2
+
+
+@pytest.mark.parametrize("kind", [KLPN, RKLPN])
+def test_former_settings_identify_figures_and_are_ignored_in_files(kind):
+    arguments = kind().arguments()
+    assert (arguments["pixel_mean"], arguments["pixel_std"]) == (None, None)
+    written = {**arguments, "pixel_mean": [0.5], "pixel_std": [0.2]}
+    assert rebuild(kind.name, arguments) == rebuild(kind.name, written) == kind()
+    ensemble = Ensemble(member=kind())
+    assert rebuild("ensemble", ensemble.arguments()) == ensemble
+    with pytest.raises(ValueError, match="pixel_mean"):
+        build(kind.name, pixel_mean=[0.5])
 
 
 @pytest.mark.parametrize("kind", [KLPN, RKLPN])
@@ -118,8 +175,3 @@ def test_reductions_over_the_batch():
         torch.manual_seed(1)
         losses.append(KLPN(reduction=reduction).training_loss(network, images, targets, 0))
     torch.testing.assert_close(losses[1], 10 * losses[0])
-
-
-def test_pixel_mean_without_std_is_rejected():
-    with pytest.raises(ValueError, match="pixel_mean"):
-        KLPN(pixel_mean=[0.5])
