@@ -22,11 +22,9 @@ from daedl.regressor import Regressor
 from daedl.selective import MaxErrorRate, MaxRejectionRate, MaxWidth, Target
 from daedl.storage import expand_user
 from daedl.training import fit
-from daedl.training.tables import table_batch_size, table_epochs
+from daedl.training.tables import GRADIENT_CLIP, table_batch_size, table_epochs
 
-HIDDEN = (64, 64)  # widths of the network, as in `DAEDLRegressor`
-LEARNING_RATE = 5e-3
-GRADIENT_CLIP = 5.0
+HIDDEN, LEARNING_RATE = (64, 64), 5e-3  # the defaults of `DAEDLRegressor`
 LEAST = 20  # rows; fewer can't be split (chosen)
 
 
