@@ -59,9 +59,9 @@ class TableEstimator(BaseEstimator):
         strata: NDArray[np.int64],
         scaled: bool,
     ) -> Self:
-        """Trains on samples (N, F), targets (N, ...) and weights (N,); `strata` (N,) are held out alike.
+        """Trains on samples (N, F), targets (N, ...) and weights (N,).
 
-        `scaled`: whether to standardise the samples.
+        Held-out samples are stratified by `strata` (N,); `scaled`: whether to standardise the samples.
         """
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))

@@ -138,7 +138,7 @@ def target(width: float | None, reject: float | None, error: float | None, delta
     if len(given) != 1:
         raise ValueError(
             f"--width is {width}, --reject is {reject} and --error is {error}; expected exactly one of them: "
-            "pass --width X to hand over where the interval is wider than X, or --reject 0.05"
+            "pass --width X to reject predictions whose interval is wider than X, or --reject 0.05"
         )
     if width is not None:
         return MaxWidth(width)

@@ -160,7 +160,7 @@ def train(
     """Train a classifier on images, or on texts with --text; a regressor with --target.
 
     Training is checkpointed after each epoch; after an interruption, run the
-    same command with --resume. The options are written beside the model, as
+    same command with --resume. The options are written next to the model, as
     MODEL.toml, and can be repeated with --config.
     """
     if target:

@@ -53,7 +53,7 @@ class Limited:
 def best_times(work: Mapping[Name, Callable[[], object]], rounds: int) -> dict[Name, float]:
     """The shortest time of each, measured in alternation; the first round is a warm-up.
 
-    Work that returns a number of seconds took as long, whatever was done around it.
+    Work that returns a float has measured its own seconds, which count instead.
     """
     times: dict[Name, list[float]] = {name: [] for name in work}
     for number in range(rounds + 1):

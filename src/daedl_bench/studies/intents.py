@@ -62,7 +62,7 @@ app = typer.Typer(no_args_is_help=True, help=__doc__)
 
 
 class Line(NamedTuple):
-    """A line of the table: a method, and the score that tells unknown queries."""
+    """A line of the table: a method, and the score that detects out-of-scope queries."""
 
     title: str
     method: str

@@ -1,7 +1,7 @@
 """The density of many classes: one pass over features of ImageNet's shape, and what class parts detect.
 
 First 1.28 million synthetic features of 1,000 classes and 2,048 columns, generated chunk by chunk, pass
-through a `DensityStream`: its time beside that of the features' Gram matrix, the memory of the process, the
+through a `DensityStream`: its time relative to the features' Gram matrix, the memory of the process, the
 size of the model file, and the time of a ResNet-50 with and without the density. Then smaller problems with
 several seeds: held-out log density, and AUROC against clusters that were not in training, per covariance.
 """
@@ -58,7 +58,7 @@ def peak() -> float:
 
 
 def fit(samples: int) -> tuple[DensityStream, DensityScorer, list[Limited]]:
-    """One pass over `samples` features, timed beside Gram matrices."""
+    """One pass over `samples` features, timed with Gram matrices."""
     clusters = Clusters.drawn(CLASSES, WIDTH, SEED)
     before, ours = peak(), []
     grams: dict[str, list[float]] = {"float32": [], "float64": []}

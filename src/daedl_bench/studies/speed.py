@@ -196,7 +196,7 @@ def quick_training(images: int = 3200) -> Rows:
 
 
 def imports(rounds: int = 5) -> Rows:
-    """Time to import the library and to show its help, each beside its reference in fresh processes."""
+    """Time to import the library and to show its help, alternating with references in fresh processes."""
     library = "from daedl import Classifier, Prediction, fit, methods, metrics"
     shown = "import sys; sys.argv = ['daedl', '--help']; from daedl.cli import app; app()"
     scripts = "import torch", library, "import typer", shown

@@ -1,4 +1,4 @@
-"""The panel: DAEDL without settings beside softmax and scores of the softmax network, on many kinds of data.
+"""The panel: DAEDL without settings, softmax, and scores of the softmax network, on many kinds of data.
 
 Rows are appended to panel.jsonl as they are measured; rows that exist are not measured again. A row is
 identified by case, method, seed, and the defaults of the method, of `DAEDLClassifier` and of `daedl train`.

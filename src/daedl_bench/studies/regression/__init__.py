@@ -1,4 +1,4 @@
-"""Regression: the UCI sets with their official splits, unlike inputs, and calibration, for every method.
+"""Regression: the UCI sets with their official splits, OOD inputs, and calibration, for every method.
 
 Rows are appended to regression.jsonl as they are measured; rows that exist are not measured again. A row is
 identified by set, split, method with its settings, and candidates of hyperparameters.
