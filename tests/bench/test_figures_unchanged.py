@@ -1,6 +1,6 @@
 """Rows measured before the bench was redesigned still belong to their trials, and give the same tables.
 
-The digests and counts were computed by the code of that time; titles of lines of "wrapped" have changed since.
+The digests and counts were computed by the code of that time; lines of "wrapped" have other titles since.
 """
 
 import hashlib
