@@ -33,7 +33,7 @@ from daedl.training import embedding_recipe, finetuning
 from daedl_bench import datasets, options, results
 from daedl_bench.datasets import clinc
 from daedl_bench.names import DASH, markdown
-from daedl_bench.results import Row, summarise
+from daedl_bench.results import summarise
 from daedl_bench.studies.panel.case import Sets
 from daedl_bench.studies.panel.measure import Judge
 from daedl_bench.summary import Results, Summary
@@ -207,23 +207,10 @@ def measure(
             seconds = time.process_time() - started + encoding
             judge = Judge(model, sets)
             for method in TRAININGS[first]:
-                measured = [
-                    *figures(judge, method),
-                    ("", Measured("cost", "training", "seconds", seconds)),
-                ]
-                rows: list[Row] = [
-                    results.row(
-                        each,
-                        experiment=EXPERIMENT,
-                        method=method,
-                        data=name,
-                        seed=seed,
-                        seconds=seconds,
-                        protocol=protocol,
-                    )
-                    for name, each in measured
-                ]
-                results.append(PATH, rows)
+                cost = ("", Measured("cost", "training", "seconds", seconds))
+                named = {"experiment": EXPERIMENT, "method": method, "protocol": protocol}
+                measured = [*figures(judge, method), cost]
+                results.record(PATH, measured, seed=seed, seconds=seconds, **named)
             typer.echo(f"{protocol}, seed {seed}, {first}: {seconds:.0f} s")
 
 

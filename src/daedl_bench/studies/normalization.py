@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -64,14 +64,8 @@ def _measure(case: str, titles: Iterable[str], seed: int, data: Path | None, pat
         figures = Judge(trained.classifier, trained.sets).figures(trained.classifier)
         bound = lipschitz_bound(trained.classifier.network).value
         figures.append(("", Measured("network", "features", "lipschitz", bound)))
-        shared: dict[str, Any] = {
-            "experiment": EXPERIMENT,
-            "method": title,
-            "seed": seed,
-            "spec": key(case, title, seed),
-            "protocol": case,
-        }
-        results.append(path, [results.row(each, data=name, **shared) for name, each in figures])
+        named = {"experiment": EXPERIMENT, "method": title, "protocol": case}
+        results.record(path, figures, seed=seed, spec=key(case, title, seed), **named)
         typer.echo(f"{case}, seed {seed}, {title}")
 
 

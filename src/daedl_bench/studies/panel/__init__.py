@@ -16,7 +16,6 @@ import typer
 from daedl.density import DensityWarning
 from daedl.names import look_up
 from daedl_bench import options, results
-from daedl_bench.results import Row
 from daedl_bench.studies.panel.measure import METHODS, key, measure_case
 from daedl_bench.studies.panel.verdict import CASES, EXPERIMENT
 
@@ -32,19 +31,8 @@ def run(path: Path, case: str, names: Sequence[str], seed: int, data: Path | Non
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DensityWarning)  # the figures show it
         for method, figures in measure_case(CASES[case], seed, wanted, data):
-            rows: list[Row] = [
-                results.row(
-                    measured,
-                    experiment=EXPERIMENT,
-                    method=method,
-                    data=name,
-                    seed=seed,
-                    spec=key(case, method, seed),
-                    protocol=case,
-                )
-                for name, measured in figures
-            ]
-            results.append(path, rows)
+            named = {"experiment": EXPERIMENT, "method": method, "protocol": case}
+            results.record(path, figures, seed=seed, spec=key(case, method, seed), **named)
             typer.echo(f"{case}, seed {seed}, {method}")
 
 
