@@ -6,7 +6,6 @@ size of the model file, and the time of a ResNet-50 with and without the density
 several seeds: held-out log density, and AUROC against clusters that were not in training, per covariance.
 """
 
-import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,10 +23,11 @@ from daedl.evaluate import Measured
 from daedl.metrics import auroc
 from daedl.networks import FeatureHead
 from daedl_bench import options, results
+from daedl_bench.memory import memory
 from daedl_bench.names import DASH, markdown
 from daedl_bench.results import Row
 from daedl_bench.studies._clusters import OWN, Clusters, resnet50
-from daedl_bench.studies._machine import Limited, compared, conclude
+from daedl_bench.studies._machine import Limited, best_times, compared, conclude
 from daedl_bench.summary import Results, Summary
 
 NAME, FILE_NAME = "many-classes", "many_classes"
@@ -52,15 +52,10 @@ def seconds(run: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def peak() -> float:
-    """The largest memory of this process so far, in MiB, with Python and PyTorch."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def fit(samples: int) -> tuple[DensityStream, DensityScorer, list[Limited]]:
     """One pass over `samples` features, timed with Gram matrices."""
     clusters = Clusters.drawn(CLASSES, WIDTH, SEED)
-    before, ours = peak(), []
+    before, ours = memory("VmHWM"), []
     grams: dict[str, list[float]] = {"float32": [], "float64": []}
     totals = {name: torch.zeros(WIDTH, WIDTH, dtype=getattr(torch, name)) for name in grams}
     stream = DensityStream(CLASSES, "tied-low-rank")
@@ -71,7 +66,7 @@ def fit(samples: int) -> tuple[DensityStream, DensityScorer, list[Limited]]:
             grams[name].append(seconds(lambda x=features, n=name: _gram(totals[n], x)))  # type: ignore[misc]
     scorers: list[DensityScorer] = []
     finish = seconds(lambda: scorers.append(stream.scorer()))
-    used, total = peak(), sum(ours) + finish
+    used, total = memory("VmHWM"), sum(ours) + finish
     # Tied and class parts, the pilot and everything after the pass included.
     case, chunks = f"{samples:,} x {WIDTH}, {CLASSES:,} classes", samples / CHUNK
     rows = []
@@ -128,9 +123,7 @@ def scoring(scorer: DensityScorer) -> list[Limited]:
     with torch.no_grad():
         features = network(images)
         work = {"alone": alone, "with": with_density, "density": lambda: scorer(features)}
-        rounds = [{name: seconds(run) for name, run in work.items()} for _ in range(ROUNDS + 1)]
-    # The first round is a warm-up.
-    times = {name: min(each[name] for each in rounds[1:]) for name in work}
+        times = best_times(work, ROUNDS, time.process_time)
     case = f"ResNet-50, batch {BATCH}, {torch.get_num_threads()} thread, density in {precision}"
     return [
         compared("network and density / network", case, times["with"], times["alone"], SCORING),
