@@ -32,11 +32,10 @@ from daedl.names import look_up
 from daedl.training import embedding_recipe, finetuning
 from daedl_bench import datasets, options, results
 from daedl_bench.datasets import clinc
-from daedl_bench.names import DASH, markdown
-from daedl_bench.results import summarise
+from daedl_bench.names import markdown
 from daedl_bench.studies.panel.case import Sets
 from daedl_bench.studies.panel.measure import Judge
-from daedl_bench.summary import Results, Summary
+from daedl_bench.summary import Results, cell
 
 EXPERIMENT, PATH = "intents", options.RESULTS / "intents.jsonl"
 FROZEN, FINETUNED, LOGISTIC = "frozen", "finetuned", "logistic"
@@ -295,19 +294,13 @@ def head_table(found: Results) -> str:
 
 def _cells(rows: DataFrame, line: Line) -> list[str]:
     rows = rows[rows["method"] == line.method]
-    found = summarise(rows, ("task", "score", "metric")).itertuples(name=None)
-    summaries = {key: Summary(*values) for key, *values in found}
-    wanted = [
-        ("classification", "labels", "accuracy", 100),
-        ("calibration", "probs", "ece", 100),
-        *((("ood", line.score, metric, 100)) for metric in ("auroc", "fpr95", "aupr")),
-        ("cost", "training", "seconds", 1),
+    return [
+        str(rows["seed"].nunique()),
+        cell(rows, task="classification", metric="accuracy"),
+        cell(rows, task="calibration", metric="ece"),
+        *(cell(rows, task="ood", score=line.score, metric=m) for m in ("auroc", "fpr95", "aupr")),
+        cell(rows, 1, 0, task="cost", score="training"),
     ]
-    cells = []
-    for *key, scale in wanted:
-        summary = summaries.get(tuple(key))
-        cells.append(summary.text(scale, 2 if scale == 100 else 0) if summary else DASH)
-    return [str(rows["seed"].nunique()), *cells]
 
 
 TABLES = {

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import torch
 import typer
@@ -28,7 +28,7 @@ from daedl_bench.names import DASH, markdown
 from daedl_bench.results import Row
 from daedl_bench.studies._clusters import OWN, Clusters, resnet50
 from daedl_bench.studies._machine import Limited, best_times, compared, conclude
-from daedl_bench.summary import Results, Summary
+from daedl_bench.summary import Results, cell
 
 NAME, FILE_NAME = "many-classes", "many_classes"
 SEED = 1  # of the large problem
@@ -181,20 +181,19 @@ def table(found: Results) -> str:
     rows = rows[rows["experiment"] == NAME].drop_duplicates(
         ["data", "method", "metric", "seed"], keep="last"
     )
-    every: Any = results.summarise(rows, ["data", "method", "metric"]).to_dict("index")
     lines = []
-    for data, method in dict.fromkeys(key[:2] for key in every):
-        cells = []
-        for metric, scale, digits in (("mean log density", 1, 1), ("auroc", 100, 2)):
-            mean, std, n = every[data, method, metric].values()
-            cells.append(Summary(mean, std, int(n)).text(scale, digits))
-        selected = every.get((data, method, "selected"))
-        times = (
-            DASH
-            if selected is None
-            else f"{selected['mean'] * selected['n']:.0f} of {selected['n']}"
+    for (data, method), own in rows.groupby(["data", "method"], sort=False):
+        selected = own[own["metric"] == "selected"]["value"]
+        lines.append(
+            [
+                str(data),
+                str(method),
+                str(own["seed"].nunique()),
+                cell(own, 1, 1, metric="mean log density"),
+                cell(own, metric="auroc"),
+                f"{selected.sum():.0f} of {len(selected)}" if len(selected) else DASH,
+            ]
         )
-        lines.append([data, method, str(int(n)), *cells, times])
     head = ["", "covariance", "seeds", "held-out log density", "AUROC", "selected by `auto`"]
     return markdown(head, lines)
 
