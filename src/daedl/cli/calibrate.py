@@ -109,7 +109,7 @@ def _target(
         return rules[option](value)
     arrived = " and ".join(f"{option} {value:g}" for option, value in given.items())
     raise ValueError(
-        f"the target is {arrived or 'missing'}; expected exactly one of {', '.join(rules)}: pass --reject 0.05 "
+        f"the target is {arrived or 'missing'}; expected exactly one of {', '.join(rules)}: --reject 0.05 "
         "to reject at most 5% of in-distribution inputs, --error 0.01 for at most 1% errors among accepted "
         "ones, or for a regressor --width X to reject intervals wider than X"
     )
