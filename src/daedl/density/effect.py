@@ -17,7 +17,7 @@ NEAR = 0.05
 # (chosen). The first is low because in-distribution samples that tie with OOD samples reduce AUPR at once.
 SATURATED = 0.02
 INERT = 0.90
-# Fewer than FEW samples near 0 are not significant (chosen), unless they are more than the share MOST.
+# Fewer samples near 0 than FEW may be chance (chosen), unless they are more than MOST of all.
 FEW = 10
 MOST = 0.5
 # Amounts of shrinkage that are recommended, the first one above the current amounts (chosen).

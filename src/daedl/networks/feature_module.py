@@ -166,7 +166,7 @@ class FeatureModule(Network):
         low, high = (int(x) for x in torch.cat([each.flatten() for each in integers]).aminmax())
         longest = max(each.shape[1:].numel() for each in integers)
         sizes = [each.num_embeddings for each in tables]
-        # The configuration of transformers has a maximum length, beyond which shapes do not match.
+        # Modules of transformers say their limit, and raise errors of shapes beyond it.
         limit = getattr(getattr(self.module, "config", None), "max_position_embeddings", None)
         too_long = isinstance(limit, int) and longest > limit
         # A bag raises no IndexError.
