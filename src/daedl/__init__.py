@@ -39,40 +39,28 @@ if TYPE_CHECKING:
     from daedl.training.fit import fit
 
 _SUBMODULES = ("density", "losses", "methods", "metrics", "networks")
-# The module that defines each public name.
-_SOURCES = {
-    "Callback": "training",
-    "ChanceWarning": "training",
-    "Classifier": "classifier",
-    "DAEDLClassifier": "estimator",
-    "DAEDLRegressor": "regression_estimator",
-    "DataWarning": "checks",
-    "DensityEffect": "density",
-    "DensityWarning": "density",
-    "Dirichlet": "dirichlet",
-    "History": "training",
-    "ImageSet": "data",
-    "MaxErrorRate": "selective",
-    "MaxRejectionRate": "selective",
-    "MaxWidth": "selective",
-    "NIG": "nig",
-    "NotFittedError": "checks",
-    "Outputs": "outputs",
-    "Prediction": "prediction",
-    "Preprocess": "data",
-    "RegressionPrediction": "regression_prediction",
-    "Regressor": "regressor",
-    "Scorer": "scorer",
-    "SpectralNorm": "spectral",
-    "Thresholds": "selective",
-    "ensemble": "members",
-    "fit": "training",
-    "fit_frozen": "training",
-    "lipschitz_bound": "spectral",
-    "load": "loading",
-    "remove_spectral_norm": "spectral",
-    "spectral_normalize": "spectral",
+# The public names of each module, which is imported when one of them is used.
+_NAMES = {
+    "checks": "DataWarning NotFittedError",
+    "classifier": "Classifier",
+    "data": "ImageSet Preprocess",
+    "density": "DensityEffect DensityWarning",
+    "dirichlet": "Dirichlet",
+    "estimator": "DAEDLClassifier",
+    "loading": "load",
+    "members": "ensemble",
+    "nig": "NIG",
+    "outputs": "Outputs",
+    "prediction": "Prediction",
+    "regression_estimator": "DAEDLRegressor",
+    "regression_prediction": "RegressionPrediction",
+    "regressor": "Regressor",
+    "scorer": "Scorer",
+    "selective": "MaxErrorRate MaxRejectionRate MaxWidth Thresholds",
+    "spectral": "SpectralNorm lipschitz_bound remove_spectral_norm spectral_normalize",
+    "training": "Callback ChanceWarning History fit fit_frozen",
 }
+_SOURCES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __version__ = version("daedl")
 

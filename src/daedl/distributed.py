@@ -18,12 +18,12 @@ def sum_across(tensor: Tensor) -> Tensor:
 
 
 def positions(rows: Tensor) -> Tensor:
-    """Positions among the samples of all processes, dealt to them in turn, of the `rows` (N,) of this one."""
+    """Global positions of the `rows` (N,) of this process, for samples that are assigned round-robin."""
     return rows * dist.get_world_size() + dist.get_rank() if is_distributed() else rows
 
 
 def every(step: int) -> slice:
-    """This process's samples among every `step`-th of all, which are dealt to the processes in turn."""
+    """This process's samples among every `step`-th of all, for samples that are assigned round-robin."""
     rows = (positions(torch.arange(step)) % step == 0).nonzero()[:, 0].tolist()
     return slice(rows[0], None, step // len(rows)) if rows else slice(0)
 

@@ -6,13 +6,15 @@ A task defines what its metrics are called with; the metrics themselves are regi
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from daedl import metrics
+from daedl.predicted import Predicted
 from daedl.prediction import Prediction
 
+Made = TypeVar("Made", bound=Predicted)  # the predictions of a task, of classes or of numbers
 # What predictions are compared with: targets (N,), or predictions for OOD samples.
 Reference = TypeVar("Reference", Tensor, Prediction)
 
@@ -26,18 +28,16 @@ class Measured(NamedTuple):
     value: float
 
 
-class Task(ABC, Generic[Reference]):
+class Task(ABC, Generic[Made, Reference]):
     """A question about predictions, which every metric registered for its name answers."""
 
     name: ClassVar[str]
 
     @abstractmethod
-    def arguments(
-        self, prediction: Prediction, reference: Reference
-    ) -> Mapping[str, tuple[Tensor, ...]]:
+    def arguments(self, prediction: Made, reference: Reference) -> Mapping[str, tuple[Any, ...]]:
         """The arguments of the metrics, by the score that they evaluate."""
 
-    def measure(self, prediction: Prediction, reference: Reference) -> list[Measured]:
+    def measure(self, prediction: Made, reference: Reference) -> list[Measured]:
         """Every metric of the task for each score."""
         return [
             Measured(self.name, score, metric.name, metric.compute(*arguments))
@@ -47,7 +47,7 @@ class Task(ABC, Generic[Reference]):
         ]
 
 
-class Classification(Task[Tensor]):
+class Classification(Task[Prediction, Tensor]):
     """Are the predicted classes correct, and the probabilities accurate?"""
 
     name = "classification"
@@ -59,7 +59,7 @@ class Classification(Task[Tensor]):
         return {"labels": (prediction.labels, reference), "probs": (prediction.probs, reference)}
 
 
-class Calibration(Task[Tensor]):
+class Calibration(Task[Prediction, Tensor]):
     """Does the confidence equal the accuracy?"""
 
     name = "calibration"
@@ -71,7 +71,7 @@ class Calibration(Task[Tensor]):
         return {"probs": (prediction.probs, reference, prediction.labels)}
 
 
-class Misclassification(Task[Tensor]):
+class Misclassification(Task[Prediction, Tensor]):
     """Is the uncertainty larger for wrong predictions than for correct ones?"""
 
     name = "misclassification"
@@ -84,7 +84,7 @@ class Misclassification(Task[Tensor]):
         return {name: (each, prediction.labels, reference) for name, each in scores.items()}
 
 
-class OODDetection(Task[Prediction]):
+class OODDetection(Task[Prediction, Prediction]):
     """Is the uncertainty larger for OOD samples than for in-distribution samples?"""
 
     name = "ood"
@@ -98,7 +98,11 @@ class OODDetection(Task[Prediction]):
 
 
 # The tasks on labelled in-distribution data, in the order of tables.
-LABELLED: tuple[Task[Tensor], ...] = (Classification(), Calibration(), Misclassification())
+LABELLED: tuple[Task[Prediction, Tensor], ...] = (
+    Classification(),
+    Calibration(),
+    Misclassification(),
+)
 
 
 def classification(prediction: Prediction, targets: Tensor) -> list[Measured]:

@@ -81,6 +81,7 @@ _HISTOGRAMS = (
     (BLACK, ":"),
 )
 DOTS_PER_INCH = 160
+_BINS = 10  # of a reliability diagram (chosen: fewer than for the ECE, to be legible)
 # Bins of a reliability diagram with fewer samples are omitted: their accuracy is mostly noise (chosen).
 _MIN_SAMPLES = 5
 
@@ -162,15 +163,13 @@ def _span(values: Sequence[NDArray[np.float64]], limit: float | None) -> tuple[f
     return max(low - length, float(joined.min())), min(high + length, float(joined.max()))
 
 
-def reliability_diagram(
-    predictions: Mapping[str, Prediction], targets: Tensor, bins: int = 10
-) -> Figure:
+def reliability_diagram(predictions: Mapping[str, Prediction], targets: Tensor) -> Figure:
     """Plots accuracy against confidence, one line per method, from predictions by name and targets (N,)."""
     figure = Figure(figsize=(5.0, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
     for name, each in predictions.items():
-        diagram = metrics.reliability(each.probs, targets, each.labels, bins)
+        diagram = metrics.reliability(each.probs, targets, each.labels, _BINS)
         enough = diagram.share * len(targets) >= _MIN_SAMPLES
         confidence, accuracy, share = (values[enough] for values in diagram)
         colour, marker, _ = style(name)

@@ -35,7 +35,10 @@ def squared_error(log_alpha: Tensor, targets: Tensor, reduction: Reduction = "me
 
 
 def one_hot(targets: Tensor, like: Tensor) -> Tensor:
-    """One-hot vectors (B, C) with the dtype of `like` (B, C); F.one_hot waits for the range of `targets`."""
+    """One-hot vectors (B, C) with the dtype of `like` (B, C).
+
+    F.one_hot synchronises the device to find the range.
+    """
     return torch.zeros_like(like).scatter_(-1, targets.unsqueeze(-1), 1.0)
 
 

@@ -82,7 +82,7 @@ class Model(StoredModule, Generic[P]):
         return parts[0] if len(parts) == 1 else type(parts[0]).cat(parts)
 
     def scaled(self, inputs: Tensor) -> Tensor:
-        """Changes the units of prepared inputs (B, *input_shape)."""
+        """Standardises prepared inputs (B, *input_shape)."""
         return inputs
 
     @abstractmethod

@@ -1,5 +1,6 @@
 """What predictions of classes and of numbers have in common."""
 
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from daedl.selective import Thresholds, accepts
 if TYPE_CHECKING:
     import pandas
 
+UNLIKE = "unlike the training data"
+
 
 @dataclass(frozen=True, eq=False)
 class Predicted(ABC):
@@ -29,11 +32,24 @@ class Predicted(ABC):
         @property
         def aleatoric(self) -> Tensor: ...
         @property
+        def epistemic(self) -> Tensor | None: ...
+        @property
+        def log_density(self) -> Tensor | None: ...
+        @property
         def thresholds(self) -> Thresholds | None: ...
 
-    @abstractmethod
     def scores(self) -> dict[str, Tensor]:
         """Returns the method's uncertainty scores by name, each (B,); larger = more uncertain."""
+        scores = {"aleatoric": self._joint(self.aleatoric)}
+        if self.epistemic is not None:
+            scores["epistemic"] = self._joint(self.epistemic)
+        if self.log_density is not None:
+            scores["density"] = -self.log_density
+        return scores
+
+    def _joint(self, uncertainties: Tensor) -> Tensor:
+        """One value (B,) per input."""
+        return uncertainties
 
     @abstractmethod
     def columns(self) -> dict[str, Tensor]:
@@ -115,6 +131,11 @@ class Predicted(ABC):
         """Whether each prediction (B,) is within the thresholds."""
         return accepts(self._limits, self.scores())
 
+    def _exceeded(self, *names: str) -> list[bool]:
+        """Whether one of these scores exceeds its limit; those without a limit exceed none."""
+        limits = {name: limit for name, limit in self._limits.items() if name in names}
+        return (~accepts(limits, self.scores())).tolist() if limits else [False] * len(self)
+
     @property
     def _limits(self) -> Mapping[str, float]:
         if self.thresholds is None:
@@ -123,6 +144,11 @@ class Predicted(ABC):
                 "model.calibrate(loader, target=...) with held-out data first"
             )
         return self.thresholds.limits
+
+
+def finite_list(values: Tensor) -> list[float | None]:
+    """The values (B,), with None for NaN and infinity, which JSON does not have."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -1,6 +1,5 @@
 """Predictions: class probabilities and uncertainty scores, in the same form for every method."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +9,11 @@ from torch import Tensor
 
 from daedl.checks import require_finite
 from daedl.dirichlet import Dirichlet
-from daedl.predicted import Predicted
-from daedl.selective import Thresholds, accepts
+from daedl.predicted import UNLIKE, Predicted, finite_list
+from daedl.selective import Thresholds
 
 # The largest exponent whose exponential is finite in float64.
 MAX_EXPONENT = 709.0
-UNLIKE = "unlike the training data"
 # Log concentrations below this count as no evidence: all α are within 1% of 1 (chosen).
 NO_EVIDENCE = 0.01
 
@@ -158,7 +156,7 @@ class Prediction(Predicted):
             log_alpha0 = self.dirichlet.log_precision.double()
             columns["alpha0"] = log_alpha0.clamp_max(MAX_EXPONENT).exp()
         scores: dict[str, list[Any]] = {
-            name: [value if math.isfinite(value) else None for value in values.tolist()]
+            name: finite_list(values)
             for name, values in columns.items()
             if values.ndim == 1 and name not in ("label", "accept")
         }
@@ -204,10 +202,7 @@ class Prediction(Predicted):
         the aleatoric score, "between classes 3 and 8", the two most probable classes. The first reason has
         priority, because the most probable classes are not informative for OOD inputs.
         """
-        scores, limits = self.scores(), self._limits
-        over = {name: ~accepts({name: limits[name]}, scores) for name in limits}
-        never = torch.zeros_like(self.labels, dtype=torch.bool)
-        unlike = (over.get("epistemic", never) | over.get("density", never)).tolist()
+        unlike = self._exceeded("epistemic", "density")
         values, pairs = self.probs.topk(min(2, self.probs.shape[1]))
         # Without evidence all classes tie, so that no pair of classes can be named.
         ties = values[:, 0] == values[:, -1]
@@ -223,15 +218,6 @@ class Prediction(Predicted):
     def _between(self, pair: Sequence[int]) -> str:
         names = [str(c) if self.class_names is None else self.class_names[c] for c in sorted(pair)]
         return f"between classes {' and '.join(names)}"
-
-    def scores(self) -> dict[str, Tensor]:
-        """Returns the method's uncertainty scores by name, each (B,); larger = more uncertain."""
-        scores = {"aleatoric": self.aleatoric}
-        if self.epistemic is not None:
-            scores["epistemic"] = self.epistemic
-        if self.log_density is not None:
-            scores["density"] = -self.log_density
-        return scores
 
 
 def _rest_of_max(probs: Tensor) -> Tensor:

@@ -1,60 +1,95 @@
-"""Evaluation of predicted numbers: errors, likelihood, CRPS, and coverage and width of intervals."""
+"""Evaluation of predicted numbers: errors, likelihood, CRPS, and coverage and width of intervals.
 
-from collections.abc import Sequence
+Metrics of the task "regression" are called with a prediction for N inputs and targets (N,) or (N, D), in the
+units of the targets. With several targets they are means over them. Metrics of intervals are computed twice
+for a calibrated regressor: for the predicted distribution, and for the conformal intervals.
+"""
+
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from daedl.evaluate import Measured
+from daedl.evaluate import Measured, Task
+from daedl.metrics import metric
 from daedl.regression_prediction import RegressionPrediction
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
+of_distribution = partial(metric, "regression", of="distribution", lower_is_better=True)
 
 
-def regression(
-    prediction: RegressionPrediction, targets: Tensor, levels: Sequence[float] = LEVELS
-) -> list[Measured]:
-    """Evaluates predictions for N inputs with targets (N,) or (N, D), in the units of the targets.
+class Regression(Task[RegressionPrediction, Tensor]):
+    """How large are the errors, and do intervals contain the targets?"""
 
-    RMSE, MAE, NLL (−ln p per target), CRPS, and coverage and mean width of the central intervals of each
-    level, with the score "conformal" those of a calibrated regressor. With several targets, means over them.
-    """
-    targets = targets.to(prediction.mean).view(prediction.mean.shape)
+    name = "regression"
+
+    def arguments(
+        self, prediction: RegressionPrediction, reference: Tensor
+    ) -> Mapping[str, tuple[Any, ...]]:
+        """prediction, targets; without thresholds, intervals are those of the distribution."""
+        arguments = {"distribution": (prediction.limited(None), reference)}
+        if prediction.thresholds is not None:
+            arguments["conformal"] = (prediction, reference)
+        return arguments
+
+
+def regression(prediction: RegressionPrediction, targets: Tensor) -> list[Measured]:
+    """Evaluates predictions for N inputs with targets (N,) or (N, D), in the units of the targets."""
+    targets = targets.to(prediction.mean).view(prediction.mean.shape).cpu()
     exact = prediction.to("cpu")
-    truth = targets.cpu()
-    figures = {
-        "rmse": (exact.mean - truth).square().mean(0).sqrt(),
-        "mae": (exact.mean - truth).abs(),
-        "nll": -exact.nig.log_prob(truth),
-        "crps": exact.nig.crps(truth),
-    }
-    measured = [_measured("distribution", name, values) for name, values in figures.items()]
-    measured += _intervals("distribution", exact, truth, levels, conformal=False)
+    measured = Regression().measure(exact, targets)
     if exact.thresholds is not None:
-        measured += _intervals("conformal", exact, truth, levels, conformal=True)
-        measured.append(_measured("accept", "share", exact.accept.double()))
+        measured.append(Measured("regression", "accept", "share", _mean(exact.accept)))
     return measured
 
 
-def coverage(low: Tensor, high: Tensor, targets: Tensor) -> float:
-    """Share of the targets (N, ...) within their bounds."""
-    return float(((low <= targets) & (targets <= high)).double().mean())
+@of_distribution("rmse", "RMSE")
+def rmse(p: RegressionPrediction, targets: Tensor) -> float:
+    """Root of the mean squared error."""
+    return _mean((p.mean - targets).square().mean(0).sqrt())
 
 
-def _intervals(
-    score: str, p: RegressionPrediction, truth: Tensor, levels: Sequence[float], conformal: bool
-) -> list[Measured]:
-    measured = []
-    for level in levels:
-        low, high = p.interval(level, conformal)
-        name = f"{100 * level:g}"
-        measured.append(
-            Measured("regression", score, f"coverage{name}", coverage(low, high, truth))
-        )
-        measured.append(_measured(score, f"width{name}", high - low))
-    return measured
+@of_distribution("mae", "MAE")
+def mae(p: RegressionPrediction, targets: Tensor) -> float:
+    """Mean absolute error."""
+    return _mean((p.mean - targets).abs())
 
 
-def _measured(score: str, name: str, values: Any) -> Measured:
-    return Measured("regression", score, name, float(torch.as_tensor(values).double().mean()))
+@of_distribution("nll", "NLL")
+def nll(p: RegressionPrediction, targets: Tensor) -> float:
+    """Mean of −ln p per target."""
+    return _mean(-p.nig.log_prob(targets))
+
+
+@of_distribution("crps", "CRPS")
+def crps(p: RegressionPrediction, targets: Tensor) -> float:
+    """Mean continuous ranked probability score."""
+    return _mean(p.nig.crps(targets))
+
+
+def coverage(p: RegressionPrediction, targets: Tensor, level: float) -> float:
+    """Share of the targets within the intervals of this level."""
+    low, high = p.interval(level)
+    return _mean((low <= targets) & (targets <= high))
+
+
+def width(p: RegressionPrediction, targets: Tensor, level: float) -> float:
+    """Mean width of the intervals of this level, which depends on no target."""
+    del targets
+    low, high = p.interval(level)
+    return _mean(high - low)
+
+
+for _level in LEVELS:
+    _percent = f"{100 * _level:g}"
+    metric("regression", f"coverage{_percent}", f"coverage of {_percent}% intervals")(
+        partial(coverage, level=_level)
+    )
+    metric(
+        "regression", f"width{_percent}", f"width of {_percent}% intervals", lower_is_better=True
+    )(partial(width, level=_level))
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean())

@@ -10,10 +10,10 @@ from torch import Tensor
 from daedl.checks import Number
 from daedl.data.scaling import Columns
 from daedl.nig import NIG
-from daedl.predicted import Predicted
-from daedl.selective import MaxWidth, Thresholds, accepts
+from daedl.predicted import UNLIKE, Predicted, finite_list
+from daedl.selective import MaxWidth, Thresholds
 
-UNLIKE, NOISY = "unlike the training data", "too noisy"
+NOISY = "too noisy"
 DENSITY_COLUMNS = ("density_score", "log_density")
 LEVEL = 0.9  # of the bounds in `columns` and `records` (chosen)
 
@@ -107,11 +107,7 @@ class RegressionPrediction(Predicted):
         of the training targets. If the thresholds limit the width of intervals, "width" is the width, with
         several targets the largest in standard deviations of the training targets.
         """
-        scores = {"aleatoric": self._joint(self.aleatoric)}
-        if self.epistemic is not None:
-            scores["epistemic"] = self._joint(self.epistemic)
-        if self.log_density is not None:
-            scores["density"] = -self.log_density
+        scores = super().scores()
         if self.thresholds is not None and isinstance(self.thresholds.target, MaxWidth):
             scores["width"] = self.width(self.thresholds.target.level)
         return scores
@@ -122,10 +118,10 @@ class RegressionPrediction(Predicted):
         width = high - low
         return width if width.ndim == 1 else (width / self._units(width)).amax(-1)
 
-    def _joint(self, variances: Tensor) -> Tensor:
-        if variances.ndim == 1:
-            return variances
-        return (variances / self._units(variances).square()).mean(-1)
+    def _joint(self, uncertainties: Tensor) -> Tensor:
+        if uncertainties.ndim == 1:
+            return uncertainties
+        return (uncertainties / self._units(uncertainties).square()).mean(-1)
 
     def _units(self, like: Tensor) -> Tensor:
         return like.new_ones(()) if self.targets is None else self.targets.tensors(like)[1]
@@ -185,14 +181,13 @@ class RegressionPrediction(Predicted):
         "unlike the training data" if the epistemic score or the density exceeds its limit; otherwise the
         width of the interval, or "too noisy".
         """
-        scores, limits = self.scores(), self._limits
-        over = {name: (~accepts({name: limits[name]}, scores)).tolist() for name in limits}
-        never = [False] * len(self)
-        wide = f"interval wider than {limits.get('width', math.inf):.4g}"
+        wide = f"interval wider than {self._limits.get('width', math.inf):.4g}"
         return [
-            UNLIKE if far or unlike else wide if broad else NOISY if noisy else ""
-            for far, unlike, broad, noisy in zip(
-                *(over.get(name, never) for name in ("density", "epistemic", "width", "aleatoric")),
+            UNLIKE if unlike else wide if broad else NOISY if noisy else ""
+            for unlike, broad, noisy in zip(
+                self._exceeded("density", "epistemic"),
+                self._exceeded("width"),
+                self._exceeded("aleatoric"),
                 strict=True,
             )
         ]
@@ -200,8 +195,5 @@ class RegressionPrediction(Predicted):
 
 def _rows(columns: dict[str, Tensor]) -> list[dict[str, Any]]:
     """Transposes columns (B,) to B JSON-able records."""
-    lists = {
-        name: [value if math.isfinite(value) else None for value in values.tolist()]
-        for name, values in columns.items()
-    }
+    lists = {name: finite_list(values) for name, values in columns.items()}
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]

@@ -24,15 +24,12 @@ from daedl.density import DensityScorer, DensityWarning
 from daedl.model import Model
 from daedl.networks import MLP, Network
 from daedl.training import History, fit
-from daedl.training.tables import select_held_out, table_batch_size, table_epochs
+from daedl.training.tables import GRADIENT_CLIP, select_held_out, table_batch_size, table_epochs
 
 # Accepted sample types.
 FLOATS = (np.float64, np.float32)
 # Standardised values are clipped here to prevent overflow; far outside of any training data (chosen).
 MAX_STANDARDIZED = 1e8
-# Largest gradient norm. The evidence e^z of an outlier can exceed that of all other samples, and its
-# gradient would then dominate training (chosen).
-GRADIENT_CLIP = 1.0
 
 
 def _has_density(estimator: "TableEstimator") -> bool:
@@ -62,9 +59,9 @@ class TableEstimator(BaseEstimator):
         strata: NDArray[np.int64],
         scaled: bool,
     ) -> Self:
-        """Trains on samples (N, F), targets (N, ...) and weights (N,); `strata` (N,) are held out alike.
+        """Trains on samples (N, F), targets (N, ...) and weights (N,).
 
-        `scaled`: whether to standardise the samples.
+        Held-out samples are stratified by `strata` (N,); `scaled`: whether to standardise the samples.
         """
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))

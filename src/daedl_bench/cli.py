@@ -135,7 +135,7 @@ def write_report(
     ),
     threads: Threads = None,
 ) -> None:
-    """Write report.md and report.html: the paper's tables beside the measured ones, and figures."""
+    """Write report.md and report.html: the paper's tables compared with the measured ones, and figures."""
     with report_errors(OSError, ValueError), report_warnings(), using_threads(threads):
         path = report.write(
             results,

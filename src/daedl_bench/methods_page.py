@@ -43,11 +43,18 @@ def _columns(name: str, method: Method) -> dict[str, str]:
 
 def _section(name: str, method: Method) -> str:
     """The docstring with the meaning of each setting, and the defaults."""
-    text = inspect.cleandoc(type(method).__doc__ or "")
-    formula, _, attributes = text.partition("\n\nAttributes:\n")
+    # Of a class without settings of its own, those of its base class.
+    (formula, own), *bases = map(_parts, type(method).__mro__[: -len(Method.__mro__)])
+    attributes = own or next((each for _, each in bases if each), "")
     settings = ", ".join(f"`{key}={value!r}`" for key, value in _settings(method).items())
-    own = f"\n{_as_list(attributes)}\n" if attributes else ""
-    return f"## {_heading(name, method)}\n\n{_formulas_as_code(formula)}\n{own}\nDefaults: {settings}.\n"
+    listed = f"\n{_as_list(attributes)}\n" if attributes else ""
+    return f"## {_heading(name, method)}\n\n{_formulas_as_code(formula)}\n{listed}\nDefaults: {settings}.\n"
+
+
+def _parts(kind: type[object]) -> tuple[str, str]:
+    """Docstring of a class before its attributes, and the attributes."""
+    formula, _, attributes = inspect.cleandoc(kind.__doc__ or "").partition("\n\nAttributes:\n")
+    return formula, attributes
 
 
 def _settings(method: Method) -> dict[str, Any]:

@@ -96,6 +96,11 @@ def rows(measured: Iterable[Measured], **circumstances: Any) -> list[Row]:
     return [row(each, **circumstances) for each in measured]
 
 
+def record(path: Path, figures: Iterable[tuple[str, Measured]], **circumstances: Any) -> None:
+    """Append figures, each with the dataset that it belongs to, all with the same circumstances."""
+    append(path, [row(each, data=data, **circumstances) for data, each in figures])
+
+
 def load(path: Path) -> list[Row]:
     """The rows in the file `path`; none if it doesn't exist."""
     decoder, loaded = msgspec.json.Decoder(Row), []

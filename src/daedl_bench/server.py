@@ -17,6 +17,8 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
+from daedl_bench.memory import memory
+
 
 @dataclass(frozen=True)
 class Server:
@@ -28,8 +30,7 @@ class Server:
 
     def memory(self) -> float:
         """Resident memory in MiB; Linux only."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
-        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+        return memory(process=self.process.pid)
 
     def cpu_seconds(self) -> float:
         """CPU time since its start, of all threads; Linux only."""

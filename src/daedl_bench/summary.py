@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from daedl_bench import results, two_moons
+from daedl_bench.names import DASH
 from daedl_bench.results import FIGURE, Row
 from daedl_bench.spec import Catalogue
 
@@ -20,6 +21,11 @@ class Summary(NamedTuple):
     mean: float
     std: float
     n: int
+
+    @classmethod
+    def of(cls, values: "Series[float]") -> "Summary":
+        """Of the defined values."""
+        return cls(values.mean(), values.std(), int(values.count()))
 
     def text(self, scale: float = 100, digits: int = 2, count: bool = False) -> str:
         """ "99.85 ± 0.03", without the deviation for a single seed; with `count` "99.85 ± 0.03 (5)"."""
@@ -140,6 +146,13 @@ class Results:
         """Labels of methods with rows under `protocol`, in the catalogue's order."""
         present = self.under(protocol)["method"].drop_duplicates()
         return _ordered(present, list(self.catalogue.methods))
+
+
+def cell(rows: DataFrame, scale: float = 100, digits: int = 2, **where: str) -> str:
+    """Mean and deviation of the rows whose columns have these values; a dash without any."""
+    for name, value in where.items():
+        rows = rows[rows[name] == value]
+    return Summary.of(rows["value"]).text(scale, digits) if len(rows) else DASH
 
 
 def by_figure(found: DataFrame) -> dict[tuple[str, ...], Summary]:

@@ -11,7 +11,7 @@ from daedl.prediction import Prediction
 from daedl_bench import results
 from daedl_bench.spec import catalogue
 from daedl_bench.studies.panel import photos, run, tables, verdict
-from daedl_bench.studies.panel.measure import METHODS, acceptance
+from daedl_bench.studies.panel.measure import METHODS, acceptance, key
 from daedl_bench.summary import Results
 
 SEED = 0
@@ -109,11 +109,38 @@ def test_acceptance_is_undefined_if_no_threshold_can_be_chosen():
 
 
 def panel_row(metric, value, task="classification", data="test", **fields):
-    named = {"method": "daedl", "experiment": "panel", "protocol": "wine", "score": "all", **fields}
-    return row(data=data, task=task, metric=metric, value=value, **named)
+    named = {
+        "method": "daedl",
+        "experiment": "panel",
+        "protocol": "wine",
+        "score": "all",
+        "seed": 0,
+    }
+    named |= fields
+    spec = key(named["protocol"], named["method"], named["seed"])
+    return row(data=data, task=task, metric=metric, value=value, **{"spec": spec, **named})
 
 
-def test_means_over_seeds_use_the_last_row_and_the_worst_far_set():
+def load(rows, folder):
+    results.append(folder / "panel.jsonl", rows)
+    return Results.load(folder, catalogue())
+
+
+def test_rows_of_former_defaults_are_not_mixed_with_present_ones(tmp_path):
+    measured = [
+        panel_row("accuracy", 0.9),
+        panel_row("accuracy", 0.5, seed=1, spec="former"),
+        panel_row("accuracy", 0.5, method="softmax", spec="former"),
+    ]
+    found = load(measured, tmp_path)
+    assert verdict.means(verdict.current(found))["wine"]["daedl"]["accuracy"] == 0.9
+    table = verdict.panel(found, {"wine"}, ("daedl", "softmax"))
+    assert "| DAEDL | 1 | 90.0 |" in table
+    assert "| Softmax | 0 | not measured |" in table
+    assert "| wine, 2 classes | not measured |" in verdict.panel_goals(found)
+
+
+def test_means_over_seeds_use_the_last_row_and_the_worst_far_set(tmp_path):
     measured = [
         panel_row("accuracy", 0.1),
         panel_row("accuracy", 0.8),
@@ -125,7 +152,7 @@ def test_means_over_seeds_use_the_last_row_and_the_worst_far_set():
         panel_row("accepted", 0.95, "known"),
         panel_row("accepted", None, "known", seed=1),
     ]
-    found = verdict.means(results.frame(measured))["wine"]["daedl"]
+    found = verdict.means(verdict.current(load(measured, tmp_path)))["wine"]["daedl"]
     assert found["accuracy"] == pytest.approx(0.85)
     assert (found["far"], found["far accepted"]) == (0.6, 0.2)
     assert math.isnan(found["known accepted"])
@@ -191,6 +218,5 @@ def test_tempering_shows_the_ood_set_that_loses_most(tmp_path):
             strict=True,
         )
     ]
-    results.append(tmp_path / "panel.jsonl", rows)
-    table = verdict.panel_tempering(Results.load(tmp_path, catalogue()))
+    table = verdict.panel_tempering(load(rows, tmp_path))
     assert "| 1 | 10.00 → 2.00 | 20.00 → 10.00 | -5.00 on near |" in table

@@ -40,7 +40,7 @@ def test_a_trial_is_measured_once(workspace, tmp_path):
     assert {row.metric for row in first} == {"validation", "accuracy", "seconds", "brier", "nll"}
 
 
-def test_digits_are_left_out_and_the_others_labelled_anew():
+def test_digits_are_left_out_and_the_others_relabelled():
     labels = torch.arange(40) % 10
     images = labels.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 28, 28)
     known, others = mnist_quick.split_digits(

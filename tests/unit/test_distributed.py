@@ -1,4 +1,4 @@
-"""Densities of two processes, to which samples are dealt in turn, and of one."""
+"""Densities of two processes, to which samples are assigned round-robin, and of one."""
 
 import multiprocessing
 

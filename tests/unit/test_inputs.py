@@ -38,7 +38,7 @@ def bert():
 
 
 def queries(number=60, seed=0):
-    """Token ids whose range tells the class, with masks; lengths differ."""
+    """Token ids whose range identifies the class, with masks; lengths differ."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(number) % CLASSES
     lengths = torch.randint(4, 9, (number,), generator=generator)

@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 import daedl
+from daedl import metrics
 from daedl.data.table import read_table
 from daedl.methods.regression import DAER, EvidentialRegression
 from daedl.networks import MLP
@@ -64,6 +65,20 @@ class TestPrediction:
         assert 0.8 < figures["coverage90"] < 0.97
         assert figures["width50"] < figures["width80"] < figures["width95"]
         assert figures["crps"] < figures["mae"]
+
+    def test_metrics_are_registered(self, calibrated, monkeypatch):
+        monkeypatch.setattr(metrics, "METRICS", dict(metrics.METRICS))
+        metrics.metric("regression", "bias", "bias", of="distribution")(
+            lambda p, targets: float((p.mean - targets).mean())
+        )
+        x, y = draw(50, 3)
+        p = calibrated.predict(x)
+        figures = {(each.score, each.metric): each.value for each in regression(p, y)}
+        assert figures["distribution", "bias"] == pytest.approx(float((p.mean - y).mean()))
+        assert ("conformal", "bias") not in figures
+        assert figures["conformal", "width90"] == pytest.approx(float(p.width(0.9).mean()))
+        assert figures["distribution", "width90"] != figures["conformal", "width90"]
+        assert figures["accept", "share"] == float(p.accept.double().mean())
 
     def test_selection_and_records(self, calibrated):
         p = calibrated.predict(draw(5, 4)[0])

@@ -150,7 +150,7 @@ def find_parts(sources: Iterable[str | Path], size: int = PART) -> list[Part]:
     if bool(images) == bool(tables):
         arrived = f"{len(images)} images and {len(tables)} Parquet files"
         raise ValueError(
-            f"the inputs are {arrived}; expected at least one file, all of one kind: name other files"
+            f"the inputs are {arrived}; expected images or Parquet files, not both: pass one kind"
         )
     if tables:
         return [part for table in dict.fromkeys(tables) for part in _split(table, size)]

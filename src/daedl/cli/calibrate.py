@@ -1,11 +1,11 @@
 """`daedl calibrate`: choose thresholds for accepting predictions."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from daedl.cli import tables
 from daedl.cli.common import Device
 from daedl.cli.images import (
     Force,
@@ -18,7 +18,7 @@ from daedl.cli.images import (
 )
 from daedl.cli.results import require_output_file
 from daedl.regressor import Regressor
-from daedl.selective import MaxErrorRate, MaxRejectionRate, On, Target
+from daedl.selective import MaxErrorRate, MaxRejectionRate, MaxWidth, On, Target
 from daedl.storage import expand_user, write_atomically
 
 
@@ -77,13 +77,18 @@ def calibrate(
         raise ValueError(f"--plot is {plot}; expected a file name that ends in .png: rename it")
     require_output_file(plot, "--plot", model)
     classifier = load_any(model, device)
+    rules: dict[str, Callable[[float], Target]] = {
+        "--reject": MaxRejectionRate,
+        "--error": lambda rate: MaxErrorRate(rate, delta),
+    }
     if isinstance(classifier, Regressor):
-        rule = tables.target(width, reject, error, delta)
-        typer.echo(classifier.calibrate(expand_user(data), rule))
+        rules["--width"] = MaxWidth
+    target = _target(rules, {"--reject": reject, "--error": error, "--width": width})
+    if isinstance(classifier, Regressor):
+        typer.echo(classifier.calibrate(expand_user(data), target))
         classifier.save(destination)
         typer.echo(f"Saved the model to {destination}.")
         return
-    target = _target(reject, error, delta)
     held_out = read_known(data, classifier, skip_broken)
     thresholds = classifier.calibrate(held_out, target, on)
     prediction = classifier.predict(held_out).to("cpu")
@@ -94,13 +99,17 @@ def calibrate(
     typer.echo(f"Saved the model to {destination} and the risk-coverage plot to {plot}.")
 
 
-def _target(reject: float | None, error: float | None, delta: float) -> Target:
-    if error is None and reject is not None:
-        return MaxRejectionRate(reject)
-    if reject is None and error is not None:
-        return MaxErrorRate(error, delta)
+def _target(
+    rules: Mapping[str, Callable[[float], Target]], values: Mapping[str, float | None]
+) -> Target:
+    """The rule of the only option that has a value."""
+    given = {option: value for option, value in values.items() if value is not None}
+    if len(given) == 1 and given.keys() <= rules.keys():
+        ((option, value),) = given.items()
+        return rules[option](value)
+    arrived = " and ".join(f"{option} {value:g}" for option, value in given.items())
     raise ValueError(
-        f"--reject is {reject} and --error is {error}; expected exactly one of them: pass --reject 0.05 to "
-        "reject at most 5% of in-distribution images, or --error 0.01 for at most 1% errors among the "
-        "accepted images"
+        f"the target is {arrived or 'missing'}; expected exactly one of {', '.join(rules)}: --reject 0.05 "
+        "to reject at most 5% of in-distribution inputs, --error 0.01 for at most 1% errors among accepted "
+        "ones, or for a regressor --width X to reject intervals wider than X"
     )

@@ -19,14 +19,11 @@ from daedl.methods import regression
 from daedl.networks import MLP
 from daedl.regression_evaluation import regression as evaluate_regression
 from daedl.regressor import Regressor
-from daedl.selective import MaxErrorRate, MaxRejectionRate, MaxWidth, Target
 from daedl.storage import expand_user
 from daedl.training import fit
-from daedl.training.tables import table_batch_size, table_epochs
+from daedl.training.tables import GRADIENT_CLIP, table_batch_size, table_epochs
 
-HIDDEN = (64, 64)  # widths of the network, as in `DAEDLRegressor`
-LEARNING_RATE = 5e-3
-GRADIENT_CLIP = 5.0
+HIDDEN, LEARNING_RATE = (64, 64), 5e-3  # the defaults of `DAEDLRegressor`
 LEAST = 20  # rows; fewer can't be split (chosen)
 
 
@@ -132,19 +129,6 @@ def evaluate(model: Regressor, file: str, form: results.Format, out: Path | None
     rows = [[each.score, each.metric, each.value] for each in measured]
     table: Table = results.make_table(["intervals", "metric", "value"], rows, texts=2)
     results.write_records(records, table, form, out)
-
-
-def target(width: float | None, reject: float | None, error: float | None, delta: float) -> Target:
-    """The threshold rule that exactly one of these options selects."""
-    given = [each for each in (width, reject, error) if each is not None]
-    if len(given) != 1:
-        raise ValueError(
-            f"--width is {width}, --reject is {reject} and --error is {error}; expected exactly one of them: "
-            "pass --width X to hand over where the interval is wider than X, or --reject 0.05"
-        )
-    if width is not None:
-        return MaxWidth(width)
-    return MaxErrorRate(error, delta) if error is not None else MaxRejectionRate(given[0])
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:

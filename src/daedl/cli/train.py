@@ -8,13 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, cast
 
-import torch
 import typer
 
-from daedl import methods, networks
+from daedl import methods
 from daedl.backbones import Pretrained
 from daedl.backbones.sentence_encoders import MINILM
-from daedl.classifier import Classifier
 from daedl.cli import backbone as backbone_options
 from daedl.cli import tables
 from daedl.cli import text as text_options
@@ -26,21 +24,14 @@ from daedl.cli.outcome import description, summary, training_record
 from daedl.cli.results import require_output_file
 from daedl.cli.settings import MethodSettings, build
 from daedl.cli.training_images import read_training_images, split
-from daedl.data import Batches, ImageSet, Preprocess, TextSet, augmentation
+from daedl.cli.training_model import build_model, choose_recipe, estimate
+from daedl.data import ImageSet, TextSet, augmentation
 from daedl.data.read import FOLDER_SIZE
 from daedl.density import DensityWarning
-from daedl.methods import Method
 from daedl.names import look_up
 from daedl.selective.target import require_rate
 from daedl.storage import expand_user, write_atomically
-from daedl.training import (
-    ChanceWarning,
-    Recipe,
-    embedding_recipe,
-    estimated_seconds,
-    fit,
-    image_recipe,
-)
+from daedl.training import ChanceWarning, fit
 
 NETWORKS: Mapping[str, str] = MappingProxyType(
     {"auto": "", "convnet": "ConvNet", "vgg16": "VGG16", "resnet18": "ResNet18"}
@@ -160,7 +151,7 @@ def train(
     """Train a classifier on images, or on texts with --text; a regressor with --target.
 
     Training is checkpointed after each epoch; after an interruption, run the
-    same command with --resume. The options are written beside the model, as
+    same command with --resume. The options are written next to the model, as
     MODEL.toml, and can be repeated with --config.
     """
     if target:
@@ -203,7 +194,7 @@ def train(
         pretrained = backbone_options.load(backbone, network, size, grey) if backbone else None
         images = read_training_images(data, size, grey, pretrained, skip_broken)
     training, held_out = split(images, validation, seed)
-    recipe = _recipe(
+    recipe = choose_recipe(
         "Backbone" if pretrained else name,
         training,
         max_epochs=epochs,
@@ -212,7 +203,7 @@ def train(
     )
     if augment is not None:
         recipe = replace(recipe, augment=transform)
-    model = _build_model(recipe, chosen, images, seed, pretrained).to(select_device(device))
+    model = build_model(recipe, chosen, images, seed, pretrained).to(select_device(device))
     typer.echo(description(training, held_out, model))
     if pretrained is None and (advice := backbone_options.recommendation(images)):
         typer.echo(advice)
@@ -255,7 +246,7 @@ def train(
                 # A small last batch would have noisy statistics of BatchNorm.
                 drop_last=recipe.one_cycle and len(training) >= recipe.batch_size,
             )
-            typer.echo(_estimate(model, batches, recipe.max_epochs))
+            typer.echo(estimate(model, batches, recipe.max_epochs))
             history = fit(
                 model,
                 batches,
@@ -294,50 +285,3 @@ def _checkpoint_path(out: Path, resume: bool, force: bool) -> Path:
             "continue, or --force to start again"
         )
     return checkpoint
-
-
-def _recipe(network: str, training: ImageSet | TextSet, **given: Any) -> Recipe:
-    """Returns the recipe for the data, or the paper's for a named network, with the options `given`."""
-    if isinstance(training, TextSet):
-        recipe = embedding_recipe()
-    elif network:
-        recipe = Recipe(network)
-    else:
-        channels, size, _ = training.shape
-        recipe = image_recipe(channels, size, len(training))
-    return replace(recipe, **{key: value for key, value in given.items() if value is not None})
-
-
-def _estimate(model: Classifier, batches: Batches, epochs: int) -> str:
-    seconds = estimated_seconds(model, batches, epochs)
-    duration = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-    return f"{epochs} epochs of {len(batches)} batches, about {duration}"
-
-
-def _build_model(
-    recipe: Recipe,
-    method: Method,
-    images: ImageSet | TextSet,
-    seed: int,
-    pretrained: Pretrained | None,
-) -> Classifier:
-    names = images.names
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if pretrained is not None:
-            return Classifier.from_backbone(pretrained, class_names=names, method=method)
-        pictures = cast(ImageSet, images)
-        channels, size, _ = pictures.shape
-        network = networks.build(
-            recipe.network,
-            in_channels=channels,
-            num_classes=pictures.num_classes,
-            image_size=size,
-            **recipe.arguments,
-        )
-        if not recipe.one_cycle:
-            return Classifier(network, method, names)
-        mean, std = pictures.mean_and_std()
-        # A channel may be constant.
-        std = tuple(max(each, 1 / 255) for each in std)
-        return Classifier(network, method, names, Preprocess(channels, size, mean=mean, std=std))

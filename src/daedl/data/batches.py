@@ -52,7 +52,7 @@ class Batches:
         images: (N, C, H, W), uint8, or files, which worker processes decode; the batches are equal.
         labels: (N,), int64.
         batch_size: images per batch.
-        shuffle: whether to shuffle anew in every epoch.
+        shuffle: whether to reshuffle in every epoch.
         seed: seed of order and augmentation.
         augment: random augmentation of each batch.
         drop_last: whether to drop the last batch if it is smaller than the others.

@@ -28,13 +28,13 @@ class Labelled(ABC):
 
     @property
     def shown(self) -> Any:
-        """Inputs for people: tensors of pixels, or texts."""
+        """Inputs as reports display them: tensors of pixels, or texts."""
         return self.inputs
 
     @property
     @abstractmethod
     def summary(self) -> str:
-        """The form of the inputs, for people."""
+        """The form of the inputs, for messages."""
 
     @abstractmethod
     def subset(self, indices: Tensor | Sequence[int]) -> Self:

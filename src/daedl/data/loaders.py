@@ -65,7 +65,7 @@ def as_batches(
     Arguments:
         data: see `Data`.
         batch_size: for data without batches.
-        shuffle: whether to shuffle data without batches anew in each pass.
+        shuffle: whether to reshuffle data without batches in each pass.
         read: reads the images at a path; without it paths are rejected.
     """
     require_whole("batch_size", batch_size, 1, "64")

@@ -1,6 +1,5 @@
 """Reads tables of numbers from CSV files."""
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from daedl.names import suggestion
-
-# Separators that are recognised in the first line, most frequent first.
-SEPARATORS = ",;\t"
-# Names that errors list (chosen).
-LISTED = 10
+from daedl.data.csv_file import read_csv
 
 
 class Table(NamedTuple):
@@ -26,7 +20,7 @@ class Table(NamedTuple):
 
 def column_names(path: Path) -> list[str]:
     """Returns the names in the first line of a CSV file."""
-    return _read(path, 1)[0]
+    return read_csv(path).names
 
 
 def read_table(path: Path, features: Sequence[str], targets: Sequence[str] = ()) -> Table:
@@ -34,30 +28,19 @@ def read_table(path: Path, features: Sequence[str], targets: Sequence[str] = ())
 
     The first line contains the names; the separator is a comma, semicolon or tab. Other columns are ignored.
     """
-    names, *lines = _read(path)
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(
-            f"{path} has several columns {', '.join(map(repr, repeated[:LISTED]))}; expected unique names: "
-            "rename them"
-        )
-    wanted = [*features, *targets]
-    for name in wanted:
-        if name not in names:
+    file = read_csv(path)
+    indices = [file.position(name) for name in (*features, *targets)]
+    rows, expected = [], len(file.names)
+    for number, line in file.lines:
+        if not any(line):
+            continue
+        if len(line) != expected:
             raise ValueError(
-                f"{path} has no column {name!r}; expected one of {', '.join(names[:LISTED])}"
-                f"{', ...' if len(names) > LISTED else ''}{suggestion(name, names)}"
+                f"line {number} of {path} has {len(line)} values; expected {expected}, one per column"
             )
-    if not lines:
+        rows.append([_number(line[k], file.names[k], number, path) for k in indices])
+    if not rows:
         raise ValueError(f"{path} has no rows; expected numbers below the line of names")
-    indices = [names.index(name) for name in wanted]
-    rows = []
-    for number, line in enumerate(lines, start=2):
-        if len(line) != len(names):
-            raise ValueError(
-                f"line {number} of {path} has {len(line)} values; expected {len(names)}, one per column"
-            )
-        rows.append([_number(line[k], names[k], number, path) for k in indices])
     values = torch.tensor(rows, dtype=torch.float64)
     return Table(values[:, : len(features)], values[:, len(features) :])
 
@@ -74,22 +57,3 @@ def _number(text: str, column: str, line: int, path: Path) -> float:
         f"line {line}, column {column!r} of {path} contains {arrived}; expected a finite number: encode "
         "categories as numbers, and remove or fill rows with missing values"
     )
-
-
-def _read(path: Path, limit: int | None = None) -> list[list[str]]:
-    """Returns up to `limit` non-empty lines as lists of values."""
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 text ({error.reason}); expected a CSV file: export it as CSV UTF-8"
-        ) from error
-    first = text[: text.find("\n")] if "\n" in text else text
-    separator = max(SEPARATORS, key=first.count)
-    lines = [line for line in csv.reader(text.splitlines(), delimiter=separator) if any(line)]
-    if not lines:
-        raise ValueError(
-            f"{path} is empty; expected a CSV file with names of columns in the first line"
-        )
-    lines[0] = [name.strip() for name in lines[0]]
-    return lines[:limit]

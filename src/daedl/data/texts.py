@@ -1,8 +1,6 @@
 """Texts: datasets, files, and `TextPreprocess`, which converts texts to token ids."""
 
-import csv
 import hashlib
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -13,13 +11,13 @@ import torch
 from torch import Tensor
 
 from daedl.checks import import_optional, require_whole
+from daedl.data.csv_file import read_csv, read_text
 from daedl.data.kind import InputKind
 from daedl.data.labelled import Labelled
 from daedl.inputs import is_text
 from daedl.names import suggestion
 
 MAX_LENGTH = 256  # tokens of a text; the rest is cut off (chosen: all-MiniLM-L6-v2's own limit)
-LARGEST = 1 << 30  # bytes of a file of texts (chosen: 10 million sentences)
 SUFFIXES = (".csv", ".tsv", ".txt")  # of files of texts
 
 
@@ -194,7 +192,7 @@ def read_texts(path: Path, text: str) -> list[str]:
     if path.suffix.lower() in (".csv", ".tsv"):
         texts = [values[0] for _, values in _rows(path, (text,))]
     else:
-        texts = [line for line in _content(path).splitlines() if line.strip()]
+        texts = [line for line in read_text(path).splitlines() if line.strip()]
     if not texts:
         raise ValueError(f"{path} has no text; expected at least one line: check the file")
     require_texts(texts, f" of {path}")
@@ -202,36 +200,10 @@ def read_texts(path: Path, text: str) -> list[str]:
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[tuple[int, tuple[str, ...]]]:
-    """Line numbers and values of `columns` in a CSV file with a header, or a TSV file."""
-    separator = "\t" if path.suffix.lower() == ".tsv" else ","
-    reader = csv.DictReader(io.StringIO(_content(path)), delimiter=separator, strict=True)
-    try:
-        head = list(reader.fieldnames or ())
-        for column in columns:
-            if column not in head:
-                raise ValueError(
-                    f"{path} has the columns {', '.join(head[:10]) or 'none'}; expected "
-                    f"{column!r}{suggestion(column, head)}: name it with --text or --label"
-                )
-        rows = [(reader.line_num, tuple(row[c] or "" for c in columns)) for row in reader]
-    except csv.Error as error:
-        raise ValueError(
-            f"line {reader.line_num} of {path} can't be read ({error}); expected a CSV file with a header: "
-            "quote values with separators or line breaks"
-        ) from error
-    if not rows:
+    """Line numbers and values of `columns` in a CSV file; the end of a short line is empty."""
+    file = read_csv(path)
+    remedy = "rename a column, or name it in training, with --text or --label"
+    indices = [file.position(column, remedy) for column in columns]
+    if not file.lines:
         raise ValueError(f"{path} has no rows below its header; expected at least one text")
-    return rows
-
-
-def _content(path: Path) -> str:
-    if not path.is_file():
-        raise FileNotFoundError(f"no file at {path}; expected a CSV file of texts: check the path")
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"{path} has more than {LARGEST:,} bytes; expected less: divide the file")
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 ({error}); expected a text file in UTF-8: convert it"
-        ) from error
+    return [(n, tuple(line[k] if k < len(line) else "" for k in indices)) for n, line in file.lines]

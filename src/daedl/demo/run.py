@@ -33,7 +33,7 @@ def run(
         quick: train for two epochs, to check that everything runs.
 
     Returns:
-        The absolute path of report.html. The figures are beside it as PNG, and all measured values
+        The absolute path of report.html. The figures are next to it as PNG, and all measured values
         as figures.json.
     """
     if seeds < 2:

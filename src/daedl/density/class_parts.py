@@ -1,4 +1,4 @@
-"""Covariances of low rank per class, from one-sided sketches of the scatter, beside a shared residual.
+"""Covariances of low rank per class, from one-sided sketches of the scatter, added to a shared residual.
 
 The scatter S_c (H, H) of a class is never formed. From its products with r directions, Y_c = Ω_c S_c (r, H),
 follows the part that the directions explain (the Nyström approximation of S_c; Williams and Seeger, 2000):

@@ -37,8 +37,8 @@ def class_directions(
 ) -> Tensor:
     """Directions Ω_c (C, r, H), int8, from the first samples per class of features (N, H) of all processes.
 
-    Samples are dealt to the processes in turn, as in `daedl.fit`, so that they are those of one process.
-    The number r is `affordable_rank`, at most `rank`.
+    Samples are assigned to processes round-robin, as in `daedl.fit`, so that the first ones do not depend on
+    the number of processes. The number r is `affordable_rank`, at most `rank`.
     Ω_c has the signs of an orthonormal basis of the leading eigenvectors of Σ⁻¹S_c, directions in which the
     pilot of the class varies most relative to that of all, by subspace iteration from random signs: factors
     that all classes share may have more variance. Signs take an eighth of a byte in a file, and lose little:

@@ -29,6 +29,11 @@ class Distances(nn.Module):
     exact: ClassVar[tuple[str, ...]] = ("log_volume",)
     elements: int
 
+    def _keep(self, **buffers: Tensor) -> None:
+        """Registers buffers that model files don't contain."""
+        for name, each in buffers.items():
+            self.register_buffer(name, each, persistent=False)
+
     def cast(self, dtype: torch.dtype) -> Self:
         """Copy of this module with products in another dtype; the others are shared."""
         again = copy.copy(self)
@@ -49,10 +54,9 @@ class FullDistances(Distances):
         edges = torch.linspace(0, width, BLOCKS + 1).round().int().tolist()
         self.spans = [(a, b) for a, b in pairwise(edges) if b > a]
         for k, (start, stop) in enumerate(self.spans):
-            shape = (stop, self.num_classes, stop - start)
-            self.register_buffer(f"product{k}", torch.empty(shape, dtype=dtype), persistent=False)
-            shift = torch.empty(shape[1:], dtype=dtype)
-            self.register_buffer(f"shift{k}", shift, persistent=False)
+            shift = torch.empty(self.num_classes, stop - start, dtype=dtype)
+            product = torch.empty(stop, *shift.shape, dtype=dtype)
+            self._keep(**{f"product{k}": product, f"shift{k}": shift})
         log_volume = torch.empty(self.num_classes, dtype=torch.float64)
         for c, covariance in enumerate(covariances):
             whitener, log_volume[c] = inverse_factor(covariance)
@@ -60,7 +64,7 @@ class FullDistances(Distances):
             for (start, stop), product, shift in self._blocks():
                 product[:, c] = whitener[start:stop, :stop].T
                 shift[c] = -whitened_mean[start:stop]
-        self.register_buffer("log_volume", log_volume, persistent=False)
+        self._keep(log_volume=log_volume)
 
     def _blocks(self) -> Iterable[tuple[tuple[int, int], Tensor, Tensor]]:
         for k, span in enumerate(self.spans):
@@ -88,10 +92,8 @@ class TiedDistances(Distances):
         self.elements = sum(means.shape)
         (covariance,) = covariances
         whitener, log_volume = inverse_factor(covariance)
-        whitened_means = means @ whitener.T
-        self.register_buffer("product", whitener.T.to(dtype), persistent=False)
-        self.register_buffer("whitened_means", whitened_means, persistent=False)
-        self.register_buffer("log_volume", log_volume.expand(len(means)).clone(), persistent=False)
+        self._keep(product=whitener.T.to(dtype), whitened_means=means @ whitener.T)
+        self._keep(log_volume=log_volume.expand(len(means)).clone())
 
     def forward(self, features: Tensor) -> Tensor:
         """Distances (B, C) of centred features (B, H)."""
@@ -135,11 +137,9 @@ class TiedLowRankDistances(TiedDistances):
         shift = -torch.einsum("crh,ch->cr", along, self.whitened_means)
         self.log_volume = self.log_volume - 0.5 * log_det
         self.product = self.product.to(dtype)
-        self.register_buffer("projections", along.flatten(0, 1).to(dtype), persistent=False)
-        self.register_buffer("shift", shift.to(dtype), persistent=False)
+        self._keep(projections=along.flatten(0, 1).to(dtype), shift=shift.to(dtype))
         # The squares along A_c are at most a share of ‖z‖², which rounding must not exceed.
-        least = 1 - along.square().sum(2).amax(1)
-        self.register_buffer("least", least, persistent=False)
+        self._keep(least=1 - along.square().sum(2).amax(1))
 
     def forward(self, features: Tensor) -> Tensor:
         """Distances (B, C) of centred features (B, H)."""
@@ -168,9 +168,8 @@ class DiagonalDistances(Distances):
         variances = torch.stack(list(covariances))
         product = torch.cat([1 / variances, -2 * means / variances], dim=1).T.contiguous()
         squared_means = (means.square() / variances).sum(1)
-        self.register_buffer("product", product.to(dtype), persistent=False)
-        self.register_buffer("squared_means", squared_means.to(dtype), persistent=False)
-        self.register_buffer("log_volume", -0.5 * variances.log().sum(1), persistent=False)
+        self._keep(product=product.to(dtype), squared_means=squared_means.to(dtype))
+        self._keep(log_volume=-0.5 * variances.log().sum(1))
 
     def forward(self, features: Tensor) -> Tensor:
         """Distances (B, C) of centred features (B, H)."""
@@ -201,14 +200,14 @@ class LowRankDistances(Distances):
         self.elements = rank * means.shape[0] + means.shape[1]
         shift = torch.einsum("ch,chr->cr", means, product)
         log_volume = value.log().sum(1) + (means.shape[1] - rank) * rest.log()
-        self.register_buffer("means", means.to(dtype), persistent=False)
-        self.register_buffer(
-            "product", product.permute(1, 0, 2).to(dtype).contiguous(), persistent=False
+        self._keep(
+            means=means.to(dtype),
+            product=product.permute(1, 0, 2).to(dtype).contiguous(),
+            shift=-shift.to(dtype),
+            along=(1 / value).to(dtype),
+            across=(1 / rest).to(dtype),
+            log_volume=-0.5 * log_volume,
         )
-        self.register_buffer("shift", -shift.to(dtype), persistent=False)
-        self.register_buffer("along", (1 / value).to(dtype), persistent=False)
-        self.register_buffer("across", (1 / rest).to(dtype), persistent=False)
-        self.register_buffer("log_volume", -0.5 * log_volume, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
         """Distances (B, C) of centred features (B, H)."""

@@ -6,7 +6,7 @@ from torch import Tensor
 # The iteration converges quadratically; 30 steps are never needed (measured: 4 to 9).
 _STEPS = 30
 _CONVERGED = 1e-14
-# Squares below this fraction of the largest value are raised to it: each pole then has a root beside it.
+# Squares below this fraction of the largest value are raised to it: each pole then has a root next to it.
 _LEAST_SQUARE = 1e-24
 
 

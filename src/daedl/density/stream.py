@@ -117,13 +117,11 @@ class DensityStream:
             self.rank,
         )
 
-    def scorer(
-        self, normalizer: str = "half-quantile", leave_one_out: bool = True
-    ) -> DensityScorer:
-        """Density and normaliser; the range is that of the sample."""
+    def scorer(self, normalizer: str = "half-quantile") -> DensityScorer:
+        """Density and normaliser; the range is that of left-out densities of the sample."""
         density, kept = self.density(), self._samples()
         return DensityScorer.of_samples(
-            density, kept.features, kept.targets, normalizer, leave_one_out
+            density, kept.features, kept.targets, normalizer, leave_one_out=True
         )
 
     def _structures(self, width: int) -> tuple[Structure, ...]:

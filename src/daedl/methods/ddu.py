@@ -19,11 +19,6 @@ class DDU(GaussianMethod):
     normalisation, so that the trained network is shared with softmax. The paper's aleatoric score is the
     entropy of softmax(z); here it is 1 − max_c p_c. The published code omits ω_c = N_c / N, and adds to
     the covariances the first of a list of jitters that makes them invertible.
-
-    Attributes:
-        shrinkage: shrinkage of singular covariances; see `daedl.density.GaussianDensity.fit`.
-        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
-            ICML 2025).
     """
 
     name = "ddu"

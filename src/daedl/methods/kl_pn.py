@@ -41,7 +41,7 @@ class KLPN(Method):
     extra_cost = "twice the images: one noise image per training image"
     extra_data = "noise"
     caveats = (
-        "Needs OOD images in training; noise alone teaches little about OOD images that look natural. "
+        "Needs OOD images in training; noise does not represent natural OOD images. "
         "The forward divergence trains poorly where classes overlap."
     )
     # A second copy of the preprocessing, which noise passes through instead.

@@ -16,11 +16,6 @@ class Mahalanobis(GaussianMethod):
 
     μ_c and Σ are computed from the training features. Σ is divided by N − C, in the paper by N; the
     ranking is the same. p = softmax(z).
-
-    Attributes:
-        shrinkage: shrinkage of a singular Σ; see `daedl.density.GaussianDensity.fit`.
-        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
-            ICML 2025).
     """
 
     name = "mahalanobis"

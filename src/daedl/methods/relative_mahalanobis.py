@@ -50,11 +50,6 @@ class RelativeMahalanobis(GaussianMethod):
 
     Σ is the shared covariance of the classes, μ and Σ_0 are the mean and covariance of all training
     features; both covariances are divided by N. p = softmax(z).
-
-    Attributes:
-        shrinkage: shrinkage of singular covariances; see `daedl.density.GaussianDensity.fit`.
-        normalize_features: divide features by their L2 norms first (Müller and Hein, Mahalanobis++,
-            ICML 2025).
     """
 
     name = "relative-mahalanobis"

@@ -24,7 +24,7 @@ class RKLPN(KLPN):
     published_training = (
         "SGD, batch size 128, gradients clipped at 10; not published for the compared rows"
     )
-    caveats = "Needs OOD images in training; noise alone teaches little about OOD images that look natural."
+    caveats = "Needs OOD images in training; noise does not represent natural OOD images."
 
     def divergence(self, target: Dirichlet, predicted: Dirichlet) -> Tensor:
         """KL(predicted ‖ target), (B,)."""

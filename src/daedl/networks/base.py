@@ -46,7 +46,7 @@ class Network(nn.Module):
     arguments: dict[str, Any]
     is_pretrained: bool = False  # whether its weights come from another dataset
     takes_embeddings: bool = False  # whether inputs are vectors of an encoder, or texts it encodes
-    is_foreign: ClassVar[bool] = False  # whether it runs a user's code, of which nothing is known
+    is_foreign: ClassVar[bool] = False  # whether it runs a user's code, without guarantees
 
     def __init__(
         self,

@@ -29,9 +29,9 @@ class FeatureHead(Network):
             input.
         parts: lengths of the parts of an input vector from several blocks of a network, of which the dense
             layers see the last.
-        normalize: divide inputs by their L2 norms and multiply them by √H, for embeddings, whose norms tell
-            little; their entries then have a mean square of 1. Without spectral normalisation by default,
-            because such inputs are bounded.
+        normalize: divide inputs by their L2 norms and multiply them by √H, for embeddings, whose norms carry
+            little information; their entries then have a mean square of 1. Without spectral normalisation by
+            default, because such inputs are bounded.
     """
 
     since = MappingProxyType({**Network.since, "parts": [], "normalize": False})

@@ -73,7 +73,7 @@ class WhitenNet(Network):
         # 79.6% (one seed, benchmarks/results/cifar10_cpu_choice.jsonl).
         blocks["pool"] = nn.Sequential(nn.AvgPool2d(size), nn.Flatten())
         blocks["logits"] = nn.Linear(before, num_classes)
-        # Early blocks see what an image looks like, which the last one has unlearned
+        # Early blocks keep properties of the image that the last one discards
         # (docs/when_density_fails.md).
         depths = [*(f"block{number}" for number in range(1, len(hidden))), "pool"]
         super().__init__(blocks, (in_channels, image_size, image_size), depths, locals())

@@ -9,21 +9,21 @@ from daedl.checks import require_above_zero
 from daedl.selective.rejection import MaxRejectionRate, smallest_rate
 from daedl.selective.target import DENSITY, On, Target, Thresholds, require_rate
 
-RATE = 0.01  # of inputs like the calibration data, rejected as unlike (chosen)
+RATE = 0.01  # of in-distribution inputs, rejected as OOD (chosen)
 
 
 @dataclass(frozen=True)
 class MaxWidth(Target):
-    """Hand over where the interval of this level is wider than `width`, or the input is unlike the data.
+    """Rejects predictions whose interval of this level is wider than `width`, and OOD inputs.
 
-    The latter is decided by the density, or the epistemic score of a method without density, and concerns at
-    most `rate` of inputs like the calibration data.
+    The latter are detected by the density, or by the epistemic score of a method without density, which
+    rejects at most `rate` of in-distribution inputs.
 
     Attributes:
         width: largest width, in units of the target; with several targets, in standard deviations of the
             training targets.
         level: coverage of the intervals.
-        rate: share of inputs like the calibration data that is rejected as unlike; None: 1%, or the smallest
+        rate: share of in-distribution inputs that is rejected as OOD; None: 1%, or the smallest
             rate that the number of calibration samples allows.
     """
 

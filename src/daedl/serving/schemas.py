@@ -10,6 +10,7 @@ class ImagePrediction(BaseModel):
 
     label: int = Field(description="Index of the predicted class.")
     class_name: str = Field(description="Name of the predicted class.")
+    probability: float = Field(description="Probability of the predicted class.")
     probs: dict[str, float] = Field(description="Probability per class.")
     alpha0: float | None = Field(None, description="Sum of the Dirichlet concentrations.")
     aleatoric: float | None = Field(None, description="Uncertainty between classes.")

@@ -1,4 +1,4 @@
-"""Number of epochs, batch size, weights and held-out samples for training on tables."""
+"""Number of epochs, batch size, gradient clipping, weights and held-out samples for training on tables."""
 
 from typing import Any
 
@@ -12,6 +12,9 @@ MIN_HELD_OUT = 10
 SMALLEST_BATCH, LARGEST_BATCH, STEPS_PER_EPOCH = 32, 512, 100
 # Samples seen in training, and bounds on the number of epochs (chosen).
 SEEN, MIN_EPOCHS, MAX_EPOCHS = 500_000, 20, 50
+# Largest gradient norm. The evidence e^z of an outlier can exceed that of all other samples, and its
+# gradient would then dominate training (chosen).
+GRADIENT_CLIP = 1.0
 
 
 def table_batch_size(samples: int) -> int:

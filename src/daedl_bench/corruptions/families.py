@@ -21,7 +21,7 @@ class Corruption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str
     parameters: dict[str, Number | tuple[Number, ...]]
     deviation: str = "None."
-    no_farther: tuple[int, ...] = ()
+    not_monotonic: tuple[int, ...] = ()
 
     def at(self, severity: int) -> dict[str, Number]:
         """The keyword arguments of `function` for a severity from 1."""

@@ -6,14 +6,14 @@ from daedl_bench.names import markdown
 
 def table(family: Family) -> str:
     """The corruptions of a family with their parameters."""
-    heads = ["corruption", "description", "parameters", "deviation", "no farther"]
+    heads = ["corruption", "description", "parameters", "deviation", "not monotonic"]
     lines = [
         [
             f"`{name}`",
             each.description,
             "; ".join(f"{key} {_text(value)}" for key, value in each.parameters.items()),
             each.deviation,
-            ", ".join(map(str, each.no_farther)),
+            ", ".join(map(str, each.not_monotonic)),
         ]
         for name, each in family.corruptions.items()
     ]

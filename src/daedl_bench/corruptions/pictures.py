@@ -14,7 +14,7 @@ _INCHES = 1 / 42  # size of an image pixel; one dot at 42 dots per inch (chosen)
 _MARGINS = (1.6, 0.3)  # inches for the names and the severities (chosen)
 
 
-def contact_sheet(images: Tensor, family: str, seed: int = 0) -> Figure:
+def contact_sheet(images: Tensor, family: str) -> Figure:
     """Draw `images` (N, C, H, W) uint8, clean and under every corruption of `family`, one row each.
 
     The first column is clean, followed by the severities; each cell shows all images side by side.
@@ -25,7 +25,7 @@ def contact_sheet(images: Tensor, family: str, seed: int = 0) -> Figure:
         raise ValueError("images are empty; expected at least one image: pass e.g. images[:4]")
     severities = range(1, kind.severities + 1)
     rows = {
-        name: _row([images, *(corrupt(images, name, s, family, seed) for s in severities)])
+        name: _row([images, *(corrupt(images, name, s, family) for s in severities)])
         for name in kind.corruptions
     }
     picture = np.concatenate(list(rows.values()))

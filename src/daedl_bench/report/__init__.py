@@ -1,4 +1,4 @@
-"""The report: the paper's tables beside what was measured here.
+"""The report: the paper's tables compared with what was measured here.
 
 settings.py                            settings of the catalogue in words
 tables.py, paper_tables.py,

@@ -1,4 +1,4 @@
-"""The report as Markdown with pictures beside it, and rendered to one HTML file that contains them."""
+"""The report as Markdown with image files, and rendered to one HTML file that contains them."""
 
 import base64
 import itertools

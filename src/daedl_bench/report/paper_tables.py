@@ -1,4 +1,4 @@
-"""The paper's tables beside what was measured, and which of their methods were not run."""
+"""The paper's tables compared with what was measured, and which of their methods were not run."""
 
 import numpy as np
 import pandas as pd

@@ -21,8 +21,8 @@ OTHER_TYPES = ("text/html", "image/gif", "", "é/\x7f")
 class Malformed:
     """A source of malformed requests; `pixels` (1, H, W) are of an image that the server accepts."""
 
-    def __init__(self, pixels: Tensor, seed: int = 0) -> None:
-        self.draw = random.Random(seed)
+    def __init__(self, pixels: Tensor) -> None:
+        self.draw = random.Random(0)
         buffer = BytesIO()
         np.save(buffer, pixels.numpy())
         form = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a.png"\r\n\r\n'

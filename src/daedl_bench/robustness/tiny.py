@@ -1,7 +1,6 @@
 """Small model files with a valid digest that describe networks of gigabytes, or minutes of work."""
 
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 import daedl
 from daedl import storage
 from daedl.networks import MLP, ConvNet, Network, WhitenNet
+from daedl_bench.memory import memory, reset_peak
 from daedl_bench.robustness._place import Figure, Place
 
 # Method, network, a setting in the description, and its value.
@@ -44,13 +44,13 @@ def measure(place: Place) -> list[Figure]:
     loaded, slowest, largest = 0, 0.0, 0.0
     paths = [written(place.folder, number) for number in range(len(LARGE))]
     for path in paths:
-        before, started = _peak_since_now(), time.process_time()
+        before, started = reset_peak(), time.process_time()
         try:
             daedl.Classifier.load(path)
             loaded += 1
         except ValueError:
             slowest = max(slowest, time.process_time() - started)
-        largest = max(largest, _memory("VmHWM") - before)
+        largest = max(largest, memory("VmHWM") - before)
     return [
         Figure("files", len(LARGE)),
         Figure("largest file", max(path.stat().st_size for path in paths) / 1024, None, "KiB"),
@@ -92,14 +92,3 @@ def changed(description: dict[str, Any], keys: str, value: Any) -> dict[str, Any
         entry = entry[key]
     entry[last] = value
     return copy
-
-
-def _peak_since_now() -> float:
-    """Reset the peak of this process's memory, and return its memory in MiB."""
-    Path("/proc/self/clear_refs").write_text("5", "utf-8")
-    return _memory("VmRSS")
-
-
-def _memory(key: str) -> float:
-    status = Path("/proc/self/status").read_text("utf-8")
-    return int(re.search(rf"{key}:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]

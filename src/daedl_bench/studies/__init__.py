@@ -1,4 +1,4 @@
-"""Studies: measurements beside the experiments, one module each.
+"""Studies: measurements other than the experiments, one module each.
 
 A module of this package without a leading underscore is a study if it has a typer app called `app`. It
 is imported when it is run, as `python -m daedl_bench study NAME`.
@@ -30,9 +30,11 @@ class Studies(TyperGroup):
         return command
 
 
-app = typer.Typer(cls=Studies, no_args_is_help=True, help="Studies beside the experiments.")
+app = typer.Typer(
+    cls=Studies, no_args_is_help=True, help="Measurements other than the experiments."
+)
 
 
 @app.callback()
 def _study() -> None:
-    """Studies: measurements beside the experiments, and the pages that show them."""
+    """Studies: measurements other than the experiments, and the pages that show them."""

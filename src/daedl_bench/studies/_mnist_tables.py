@@ -35,7 +35,7 @@ COMPARED = dict(
 
 
 def protocols(results: Results) -> str:
-    """DAEDL under the paper's protocol and the quick one, beside the paper's figures."""
+    """DAEDL under the paper's protocol and the quick one, compared with the paper's figures."""
     questions = (
         *(KNOWN.accuracy, KNOWN.brier, KNOWN.misclassification),
         *(KMNIST, detection("kmnist", "auroc"), FASHION, detection("fashion-mnist", "auroc")),
@@ -45,7 +45,7 @@ def protocols(results: Results) -> str:
 
 
 def summary(results: Results) -> str:
-    """DAEDL beside the paper's figures, and softmax; for the README."""
+    """DAEDL, the paper's figures and softmax; for the README."""
     return _beside_the_paper(results, (KNOWN.accuracy, *DETECTION), (QUICK, "softmax"))
 
 
@@ -79,8 +79,8 @@ def every_method(results: Results) -> str:
 def wrapped(results: Results) -> str:
     """What the density adds to a softmax network that is trained already."""
     sources = {
-        "softmax, as it is": Source(BRIEF, "softmax"),
-        "networks like these with the density, `retrofit`": Source(BRIEF, "retrofit"),
+        "softmax": Source(BRIEF, "softmax"),
+        "softmax with density, `retrofit`": Source(BRIEF, "retrofit"),
         "DAEDL": Source(BRIEF, "daedl"),
     }
     titled = {
@@ -92,7 +92,7 @@ def wrapped(results: Results) -> str:
 
 
 def prevalence(results: Results) -> str:
-    """AUPR with one in-distribution image in two and in eight, beside figures printed for the latter."""
+    """AUPR with one in-distribution image in two and in eight, and figures printed for the latter."""
     lines = []
     for label in ("postnet", "kl-pn", "dropout", "rkl-pn"):
         source, cells = Source(BRIEF, label), []

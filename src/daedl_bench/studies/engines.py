@@ -97,7 +97,7 @@ def best(work: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, tup
 
 
 def engine_rows(folder: Path, workers: int, rounds: int, size: str) -> list[Limited]:
-    """Ray with `workers` processes beside this process."""
+    """Ray with `workers` processes compared with this process."""
     name = f"ray, {workers} worker{'s' * (workers > 1)}"
     started = time.perf_counter()
     with connect(RAY, workers) as engine:

@@ -66,13 +66,10 @@ def measure(splits: Annotated[int, typer.Option(min=1)] = 5, data: DataRoot = No
             rows = features_of(model, images, FeatureCache(None, model), name)[0]
             seconds = time.perf_counter() - started
             for seed in range(splits):
-                shared = {"experiment": "head", "data": name, "protocol": f"{size} pixels"}
                 for method, value in accuracies(model, rows, labels, seed).items():
-                    measured = [Measured("known", "labels", "accuracy", value)]
-                    shared["method"] = method
-                    results.append(
-                        PATH, results.rows(measured, seed=seed, seconds=seconds, **shared)
-                    )
+                    figure = name, Measured("known", "labels", "accuracy", value)
+                    named = {"experiment": "head", "method": method, "protocol": f"{size} pixels"}
+                    results.record(PATH, [figure], seed=seed, seconds=seconds, **named)
 
 
 @app.command()

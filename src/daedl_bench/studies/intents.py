@@ -32,11 +32,10 @@ from daedl.names import look_up
 from daedl.training import embedding_recipe, finetuning
 from daedl_bench import datasets, options, results
 from daedl_bench.datasets import clinc
-from daedl_bench.names import DASH, markdown
-from daedl_bench.results import Row, summarise
+from daedl_bench.names import markdown
 from daedl_bench.studies.panel.case import Sets
 from daedl_bench.studies.panel.measure import Judge
-from daedl_bench.summary import Results, Summary
+from daedl_bench.summary import Results, cell
 
 EXPERIMENT, PATH = "intents", options.RESULTS / "intents.jsonl"
 FROZEN, FINETUNED, LOGISTIC = "frozen", "finetuned", "logistic"
@@ -62,7 +61,7 @@ app = typer.Typer(no_args_is_help=True, help=__doc__)
 
 
 class Line(NamedTuple):
-    """A line of the table: a method, and the score that tells unknown queries."""
+    """A line of the table: a method, and the score that detects out-of-scope queries."""
 
     title: str
     method: str
@@ -207,23 +206,10 @@ def measure(
             seconds = time.process_time() - started + encoding
             judge = Judge(model, sets)
             for method in TRAININGS[first]:
-                measured = [
-                    *figures(judge, method),
-                    ("", Measured("cost", "training", "seconds", seconds)),
-                ]
-                rows: list[Row] = [
-                    results.row(
-                        each,
-                        experiment=EXPERIMENT,
-                        method=method,
-                        data=name,
-                        seed=seed,
-                        seconds=seconds,
-                        protocol=protocol,
-                    )
-                    for name, each in measured
-                ]
-                results.append(PATH, rows)
+                cost = ("", Measured("cost", "training", "seconds", seconds))
+                named = {"experiment": EXPERIMENT, "method": method, "protocol": protocol}
+                measured = [*figures(judge, method), cost]
+                results.record(PATH, measured, seed=seed, seconds=seconds, **named)
             typer.echo(f"{protocol}, seed {seed}, {first}: {seconds:.0f} s")
 
 
@@ -308,19 +294,13 @@ def head_table(found: Results) -> str:
 
 def _cells(rows: DataFrame, line: Line) -> list[str]:
     rows = rows[rows["method"] == line.method]
-    found = summarise(rows, ("task", "score", "metric")).itertuples(name=None)
-    summaries = {key: Summary(*values) for key, *values in found}
-    wanted = [
-        ("classification", "labels", "accuracy", 100),
-        ("calibration", "probs", "ece", 100),
-        *((("ood", line.score, metric, 100)) for metric in ("auroc", "fpr95", "aupr")),
-        ("cost", "training", "seconds", 1),
+    return [
+        str(rows["seed"].nunique()),
+        cell(rows, task="classification", metric="accuracy"),
+        cell(rows, task="calibration", metric="ece"),
+        *(cell(rows, task="ood", score=line.score, metric=m) for m in ("auroc", "fpr95", "aupr")),
+        cell(rows, 1, 0, task="cost", score="training"),
     ]
-    cells = []
-    for *key, scale in wanted:
-        summary = summaries.get(tuple(key))
-        cells.append(summary.text(scale, 2 if scale == 100 else 0) if summary else DASH)
-    return [str(rows["seed"].nunique()), *cells]
 
 
 TABLES = {

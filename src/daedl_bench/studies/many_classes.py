@@ -1,17 +1,16 @@
 """The density of many classes: one pass over features of ImageNet's shape, and what class parts detect.
 
 First 1.28 million synthetic features of 1,000 classes and 2,048 columns, generated chunk by chunk, pass
-through a `DensityStream`: its time beside that of the features' Gram matrix, the memory of the process, the
+through a `DensityStream`: its time relative to the features' Gram matrix, the memory of the process, the
 size of the model file, and the time of a ResNet-50 with and without the density. Then smaller problems with
 several seeds: held-out log density, and AUROC against clusters that were not in training, per covariance.
 """
 
-import resource
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import torch
 import typer
@@ -24,11 +23,12 @@ from daedl.evaluate import Measured
 from daedl.metrics import auroc
 from daedl.networks import FeatureHead
 from daedl_bench import options, results
+from daedl_bench.memory import memory
 from daedl_bench.names import DASH, markdown
 from daedl_bench.results import Row
 from daedl_bench.studies._clusters import OWN, Clusters, resnet50
-from daedl_bench.studies._machine import Limited, compared, conclude
-from daedl_bench.summary import Results, Summary
+from daedl_bench.studies._machine import Limited, best_times, compared, conclude
+from daedl_bench.summary import Results, cell
 
 NAME, FILE_NAME = "many-classes", "many_classes"
 SEED = 1  # of the large problem
@@ -52,15 +52,10 @@ def seconds(run: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def peak() -> float:
-    """The largest memory of this process so far, in MiB, with Python and PyTorch."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def fit(samples: int) -> tuple[DensityStream, DensityScorer, list[Limited]]:
-    """One pass over `samples` features, timed beside Gram matrices."""
+    """One pass over `samples` features, timed with Gram matrices."""
     clusters = Clusters.drawn(CLASSES, WIDTH, SEED)
-    before, ours = peak(), []
+    before, ours = memory("VmHWM"), []
     grams: dict[str, list[float]] = {"float32": [], "float64": []}
     totals = {name: torch.zeros(WIDTH, WIDTH, dtype=getattr(torch, name)) for name in grams}
     stream = DensityStream(CLASSES, "tied-low-rank")
@@ -71,7 +66,7 @@ def fit(samples: int) -> tuple[DensityStream, DensityScorer, list[Limited]]:
             grams[name].append(seconds(lambda x=features, n=name: _gram(totals[n], x)))  # type: ignore[misc]
     scorers: list[DensityScorer] = []
     finish = seconds(lambda: scorers.append(stream.scorer()))
-    used, total = peak(), sum(ours) + finish
+    used, total = memory("VmHWM"), sum(ours) + finish
     # Tied and class parts, the pilot and everything after the pass included.
     case, chunks = f"{samples:,} x {WIDTH}, {CLASSES:,} classes", samples / CHUNK
     rows = []
@@ -128,9 +123,7 @@ def scoring(scorer: DensityScorer) -> list[Limited]:
     with torch.no_grad():
         features = network(images)
         work = {"alone": alone, "with": with_density, "density": lambda: scorer(features)}
-        rounds = [{name: seconds(run) for name, run in work.items()} for _ in range(ROUNDS + 1)]
-    # The first round is a warm-up.
-    times = {name: min(each[name] for each in rounds[1:]) for name in work}
+        times = best_times(work, ROUNDS, time.process_time)
     case = f"ResNet-50, batch {BATCH}, {torch.get_num_threads()} thread, density in {precision}"
     return [
         compared("network and density / network", case, times["with"], times["alone"], SCORING),
@@ -188,20 +181,19 @@ def table(found: Results) -> str:
     rows = rows[rows["experiment"] == NAME].drop_duplicates(
         ["data", "method", "metric", "seed"], keep="last"
     )
-    every: Any = results.summarise(rows, ["data", "method", "metric"]).to_dict("index")
     lines = []
-    for data, method in dict.fromkeys(key[:2] for key in every):
-        cells = []
-        for metric, scale, digits in (("mean log density", 1, 1), ("auroc", 100, 2)):
-            mean, std, n = every[data, method, metric].values()
-            cells.append(Summary(mean, std, int(n)).text(scale, digits))
-        selected = every.get((data, method, "selected"))
-        times = (
-            DASH
-            if selected is None
-            else f"{selected['mean'] * selected['n']:.0f} of {selected['n']}"
+    for (data, method), own in rows.groupby(["data", "method"], sort=False):
+        selected = own[own["metric"] == "selected"]["value"]
+        lines.append(
+            [
+                str(data),
+                str(method),
+                str(own["seed"].nunique()),
+                cell(own, 1, 1, metric="mean log density"),
+                cell(own, metric="auroc"),
+                f"{selected.sum():.0f} of {len(selected)}" if len(selected) else DASH,
+            ]
         )
-        lines.append([data, method, str(int(n)), *cells, times])
     head = ["", "covariance", "seeds", "held-out log density", "AUROC", "selected by `auto`"]
     return markdown(head, lines)
 

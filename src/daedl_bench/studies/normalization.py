@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,7 +21,7 @@ from daedl_bench.names import markdown
 from daedl_bench.spec import digest
 from daedl_bench.studies.panel.measure import Judge
 from daedl_bench.studies.panel.verdict import CASES
-from daedl_bench.summary import Results, Summary
+from daedl_bench.summary import Results, cell
 
 FILE, EXPERIMENT = "normalization.jsonl", "normalization"
 app = typer.Typer()
@@ -64,14 +64,8 @@ def _measure(case: str, titles: Iterable[str], seed: int, data: Path | None, pat
         figures = Judge(trained.classifier, trained.sets).figures(trained.classifier)
         bound = lipschitz_bound(trained.classifier.network).value
         figures.append(("", Measured("network", "features", "lipschitz", bound)))
-        shared: dict[str, Any] = {
-            "experiment": EXPERIMENT,
-            "method": title,
-            "seed": seed,
-            "spec": key(case, title, seed),
-            "protocol": case,
-        }
-        results.append(path, [results.row(each, data=name, **shared) for name, each in figures])
+        named = {"experiment": EXPERIMENT, "method": title, "protocol": case}
+        results.record(path, figures, seed=seed, spec=key(case, title, seed), **named)
         typer.echo(f"{case}, seed {seed}, {title}")
 
 
@@ -85,17 +79,15 @@ def table(found: Results) -> str:
         if own.empty:
             continue
         auroc = own[own["metric"] == "auroc"].groupby(["task", "data"])["value"].mean()
-        accuracy = own[own["metric"] == "accuracy"]["value"]
-        shown = Summary(accuracy.mean(), accuracy.std(), len(accuracy)).text(digits=1)
-        areas = (auroc[task].mean() if task == "near" else auroc[task].min() for task in TASKS)
         bound = own[own["metric"] == "lipschitz"]["value"].mean()
         lines.append(
             [
                 CASES[case].title,
                 title,
                 str(own["seed"].nunique()),
-                shown,
-                *(f"{100 * each:.1f}" for each in areas),
+                cell(own, digits=1, metric="accuracy"),
+                f"{100 * auroc['near'].mean():.1f}",
+                f"{100 * auroc['far'].min():.1f}",
                 f"{bound:.3g}",
             ]
         )
@@ -103,5 +95,4 @@ def table(found: Results) -> str:
     return markdown(head, lines, left=2)
 
 
-TASKS = ("near", "far")
 TABLES = {"normalization": table}

@@ -23,7 +23,7 @@ from daedl_bench.options import RESULTS, DataRoot
 from daedl_bench.server import Load, picture, put_load, request, serving
 from daedl_bench.studies._machine import Limited, conclude
 
-IMAGES = 256  # that clients send in turn
+IMAGES = 256  # that clients send in rotation
 TURN = 15  # seconds of load before the other server takes its turn
 app = typer.Typer()
 
@@ -52,7 +52,7 @@ def _train(data: Path | None) -> daedl.Classifier:
 def load_rows(
     paths: Sequence[Path], bodies: list[bytes], clients: int, seconds: float, threads: int
 ) -> list[Limited]:
-    """Throughput, latency and CPU time with density and without, in turns."""
+    """Throughput, latency and CPU time with density and without, alternating."""
     loads, spent = (Load(), Load()), [0.0, 0.0]
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(serving(path, threads=threads)) for path in paths]

@@ -26,6 +26,7 @@ from daedl.data import ImageSet
 from daedl.density import ClassStatistics, DensityScorer
 from daedl.networks import VGG16, ConvNet, Network
 from daedl_bench import results
+from daedl_bench.memory import memory, reset_peak
 from daedl_bench.options import RESULTS
 from daedl_bench.spec import catalogue
 from daedl_bench.studies._machine import (
@@ -196,7 +197,7 @@ def quick_training(images: int = 3200) -> Rows:
 
 
 def imports(rounds: int = 5) -> Rows:
-    """Time to import the library and to show its help, each beside its reference in fresh processes."""
+    """Time to import the library and to show its help, alternating with references in fresh processes."""
     library = "from daedl import Classifier, Prediction, fit, methods, metrics"
     shown = "import sys; sys.argv = ['daedl', '--help']; from daedl.cli import app; app()"
     scripts = "import torch", library, "import typer", shown
@@ -253,10 +254,9 @@ def density_fit() -> Rows:
     passes = "passes over the network to fit the density"
     samples, classes, width = 200_000, 10, 512
     features = torch.randn(samples, width)
-    started, before = time.perf_counter(), _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the kernel's peak
+    started, before = time.perf_counter(), reset_peak()
     DensityScorer.fit(features, torch.arange(samples) % classes, classes)
-    extra = (_memory("VmHWM") - before) / 2**20
+    extra = memory("VmHWM") - before
     seconds = time.perf_counter() - started
     # Statistics, their shrunk form, and the factors in float64 and float32: a handful of C H² float64.
     limit = 8 * classes * width**2 * 8 / 2**20
@@ -266,12 +266,6 @@ def density_fit() -> Rows:
         Limited("memory beyond the features", case, "MiB (limit 8 C H² float64)", extra, limit),
         Limited("fitting the density", case, "seconds", seconds),
     ]
-
-
-def _memory(field: str) -> float:
-    """Memory of this process in bytes, by a field of Linux's /proc/self/status."""
-    status = Path("/proc/self/status").read_text("utf-8")
-    return 1024 * float(status.split(f"{field}:")[1].split()[0])
 
 
 def _precision(scorer: DensityScorer) -> str:

@@ -116,6 +116,8 @@ def test_images_without_evidence_do_not_prevent_a_guarantee(folder, tmp_path):
     [
         ([], "exactly one"),
         (["--reject", "0.1", "--error", "0.1"], "exactly one"),
+        (["--reject", "0.1", "--width", "3"], "exactly one"),
+        (["--width", "3"], "exactly one"),
         (["--reject", "1.5"], "rate is 1.5"),
         (["--error", "0.0001"], "lowest upper bound"),
         (["--reject", "0.1", "--plot", "nowhere/curve.png"], "cannot write nowhere/curve.png"),

@@ -57,6 +57,7 @@ class TestPredictions:
             assert response.json() == {
                 "label": int(p.labels),
                 "class_name": model.class_names[p.labels],
+                "probability": float(p.probs.max()),
                 "probs": dict(zip(model.class_names, p.probs[0].tolist(), strict=True)),
                 "alpha0": pytest.approx(float(p.alpha.sum())),
                 "aleatoric": float(p.aleatoric),

@@ -67,7 +67,7 @@ def test_two_processes_select_the_density_of_one(blobs):
 
 
 def test_two_processes_agree_on_directions(blobs):
-    """Samples are dealt to them in turn, so that their pilot is that of one process."""
+    """Samples are assigned round-robin, so that their pilot is that of one process."""
     features, targets = blobs
     settings = {"covariance": "tied-low-rank", "rank": 2, "normalize_features": True}
     model = classifier(blobs, **settings)

@@ -89,7 +89,7 @@ class DAER(RegressionMethod):
     extra_cost = "spectral normalisation; one pass over the training data for the density"
     caveats = (
         "In the limit intervals are those of the training targets, which do not cover targets beyond them. "
-        "The density sees features: a direction that the network ignores is not seen."
+        "The density uses features: directions that the network ignores have no effect."
     )
     has_epistemic = True
     state = FittedDensity

@@ -1,4 +1,4 @@
-"""The panel: DAEDL without settings beside softmax and scores of the softmax network, on many kinds of data.
+"""The panel: DAEDL without settings, softmax, and scores of the softmax network, on many kinds of data.
 
 Rows are appended to panel.jsonl as they are measured; rows that exist are not measured again. A row is
 identified by case, method, seed, and the defaults of the method, of `DAEDLClassifier` and of `daedl train`.
@@ -6,7 +6,6 @@ identified by case, method, seed, and the defaults of the method, of `DAEDLClass
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -14,26 +13,14 @@ from typing import Annotated
 import torch
 import typer
 
-from daedl import DAEDLClassifier, methods
 from daedl.density import DensityWarning
 from daedl.names import look_up
-from daedl.training.recipe import embedding_recipe, image_recipe
 from daedl_bench import options, results
-from daedl_bench.results import Row
-from daedl_bench.spec import digest
-from daedl_bench.studies.panel.measure import METHODS, measure_case
+from daedl_bench.studies.panel.measure import METHODS, key, measure_case
 from daedl_bench.studies.panel.verdict import CASES, EXPERIMENT
 
 FILE = "panel.jsonl"
-THRESHOLDS = "joint"  # the rule by which several scores reject; it has no settings that tell
 app = typer.Typer()
-
-
-def key(case: str, method: str, seed: int) -> str:
-    """Identifies the rows of a case, a method and a seed."""
-    recipes = (asdict(each) for each in (image_recipe(3, 32, 1), embedding_recipe()))
-    defaults = [DAEDLClassifier().get_params(), *recipes, THRESHOLDS]
-    return digest([case, method, methods.build(method).arguments(), seed, repr(defaults)])
 
 
 def run(path: Path, case: str, names: Sequence[str], seed: int, data: Path | None) -> None:
@@ -44,19 +31,8 @@ def run(path: Path, case: str, names: Sequence[str], seed: int, data: Path | Non
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DensityWarning)  # the figures show it
         for method, figures in measure_case(CASES[case], seed, wanted, data):
-            rows: list[Row] = [
-                results.row(
-                    measured,
-                    experiment=EXPERIMENT,
-                    method=method,
-                    data=name,
-                    seed=seed,
-                    spec=key(case, method, seed),
-                    protocol=case,
-                )
-                for name, measured in figures
-            ]
-            results.append(path, rows)
+            named = {"experiment": EXPERIMENT, "method": method, "protocol": case}
+            results.record(path, figures, seed=seed, spec=key(case, method, seed), **named)
             typer.echo(f"{case}, seed {seed}, {method}")
 
 

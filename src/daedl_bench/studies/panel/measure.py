@@ -3,16 +3,19 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from torch import Tensor
 
-from daedl import MaxRejectionRate, evaluate, metrics, selective
+from daedl import DAEDLClassifier, MaxRejectionRate, evaluate, methods, metrics, selective
 from daedl.classifier import Classifier
 from daedl.density import DensityScorer
 from daedl.evaluate import Measured
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
+from daedl.training.recipe import embedding_recipe, image_recipe
+from daedl_bench.spec import digest
 from daedl_bench.studies.panel.case import Case, Sets
 
 # Methods by the one that trains their network; the first of each is measured as trained.
@@ -24,10 +27,20 @@ METHODS = tuple(name for names in TRAININGS.values() for name in names)
 TARGET = MaxRejectionRate(0.05)
 TEMPERING = "tempering"
 CLASSIFICATION = ("accuracy", "ece", "brier", "nll")
+THRESHOLDS = (
+    "joint"  # the rule by which several scores reject; not visible in any setting of the key
+)
 # Outputs of the network for a dataset, and labels.
 Collected = tuple[Outputs, Tensor]
 # Datasets and figures.
 Figures = list[tuple[str, Measured]]
+
+
+def key(case: str, method: str, seed: int) -> str:
+    """Identifies the rows of a case, a method and a seed."""
+    recipes = (asdict(each) for each in (image_recipe(3, 32, 1), embedding_recipe()))
+    defaults = [DAEDLClassifier().get_params(), *recipes, THRESHOLDS]
+    return digest([case, method, methods.build(method).arguments(), seed, repr(defaults)])
 
 
 def measure_case(

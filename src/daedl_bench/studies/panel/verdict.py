@@ -1,6 +1,7 @@
 """Tables of the panel: the figures of every method, and which goals DAEDL reaches."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 from pandas import DataFrame, Series, isna
@@ -10,7 +11,7 @@ from daedl_bench.names import DASH, markdown
 from daedl_bench.results import FIGURE
 from daedl_bench.studies.panel import photos, tables
 from daedl_bench.studies.panel.case import Case
-from daedl_bench.studies.panel.measure import METHODS, TEMPERING
+from daedl_bench.studies.panel.measure import METHODS, TEMPERING, key
 from daedl_bench.summary import Results
 
 EXPERIMENT = "panel"
@@ -18,6 +19,7 @@ CASES: Mapping[str, Case] = {**tables.CASES, **photos.CASES}
 Figures = Mapping[str, float]
 ACCEPTING = ("daedl", "softmax", "energy", "knn", "mahalanobis")
 OURS, REFERENCE, CALIBRATED = "daedl", "softmax", "temperature"
+MISSING = "not measured"  # with the present defaults
 
 
 class Column(NamedTuple):
@@ -56,17 +58,20 @@ def panel(
     results: Results, cases: Container[str] = CASES, compared: Container[str] = METHODS
 ) -> str:
     """Figures, one line per case and method."""
-    seeds = _latest(results.every_row).groupby(["protocol", "method"])["seed"].nunique()
+    rows = current(results)
+    seeds, found = rows.groupby(["protocol", "method"])["seed"].nunique(), means(rows)
+    chosen = product([n for n in CASES if n in cases], [n for n in METHODS if n in compared])
     lines = [
-        [
-            CASES[case].title,
-            names.method(method),
-            str(seeds[case, method]),
-            *(_shown(found[n], c) for n, c in COLUMNS.items()),
-        ]
-        for case, methods in means(results.every_row).items()
-        for method, found in methods.items()
-        if case in cases and method in compared
+        [CASES[case].title, names.method(method)]
+        + (
+            [
+                str(seeds[case, method]),
+                *(_shown(found[case][method][n], c) for n, c in COLUMNS.items()),
+            ]
+            if method in found[case]
+            else ["0", MISSING, *[DASH] * (len(COLUMNS) - 1)]
+        )
+        for case, method in chosen
     ]
     return markdown(["", "", "seeds", *(each.title for each in COLUMNS.values())], lines, left=2)
 
@@ -77,48 +82,58 @@ def panel_photos(results: Results) -> str:
 
 
 def panel_goals(results: Results) -> str:
-    """One line per case with rows of all methods: whether DAEDL meets each goal, and its figure."""
-    rows = results.every_row
+    """One line per case: whether DAEDL meets each goal, and its figure."""
+    rows = current(results)
     judged = {
         case: judge(methods, aurocs(rows, case), time_ratio(rows, case))
-        for case, methods in means(rows).items()
-        if len(methods) == len(METHODS)
+        for case, methods in complete(rows).items()
     }
+    head = ["", *next(iter(judged.values()), {})]
     lines = [
-        [CASES[case].title, *(f"{'yes' if g.met else '**no**'}: {g.text}" for g in goals.values())]
-        for case, goals in judged.items()
+        [each.title, *(f"{'yes' if g.met else '**no**'}: {g.text}" for g in judged[case].values())]
+        if case in judged
+        else _missing(each, head)
+        for case, each in CASES.items()
     ]
-    return markdown(["", *next(iter(judged.values()), {})], lines)
+    return markdown(head, lines)
 
 
 def panel_accepted(results: Results) -> str:
     """One line per set of images: the share that each method accepts, and the AUROC of DAEDL and the best."""
-    rows = _latest(results.every_row)
+    rows = current(results)
+    judged = complete(rows)
     rows = rows[rows["protocol"].isin(photos.CASES) & (rows["data"] != "test")]
     every: Any = rows[rows["metric"] == "accepted"].pivot_table(
         "value", ["protocol", "data"], "method"
     )
+    titles = (f"{names.method(each)} accepts" for each in ACCEPTING)
+    head = ["", "set", *titles, "DAEDL AUROC", "best other AUROC"]
     lines = []
-    for case in (each for each in photos.CASES if each in every.index):
-        auroc = aurocs(results.every_row, case)
+    for case in photos.CASES:
+        if case not in judged:
+            lines.append(_missing(CASES[case], head))
+            continue
+        auroc = aurocs(rows, case)
         for data, shares in every.loc[case].to_dict("index").items():
             own = auroc[data][OURS]
             best = max((each for each in auroc[data] if each != OURS), key=auroc[data].__getitem__)
             cells = (f"{100 * shares[method]:.1f}" for method in ACCEPTING)
             ahead = f"{names.method(best)} {100 * auroc[data][best]:.1f}"
             lines.append([CASES[case].title, data, *cells, f"{100 * own:.1f}", ahead])
-    titles = (f"{names.method(each)} accepts" for each in ACCEPTING)
-    return markdown(["", "set", *titles, "DAEDL AUROC", "best other AUROC"], lines, left=2)
+    return markdown(head, lines, left=2)
 
 
 def panel_tempering(results: Results) -> str:
     """One line per case: DAEDL before and after its temperature, and the OOD set with the largest loss."""
-    rows = _latest(results.every_row)
+    rows = current(results)
     rows = rows[rows["task"] == TEMPERING]
     seeds = rows.groupby("protocol")["seed"].nunique()
     every: Any = rows.pivot_table("value", ["protocol", "data", "metric"], "score").to_dict("index")
-    lines = []
-    for case in (each for each in CASES if each in seeds):
+    head, lines = ["", "seeds", "ECE", "Brier", "aleatoric AUROC, largest loss"], []
+    for case in CASES:
+        if case not in seeds:
+            lines.append(_missing(CASES[case], head))
+            continue
         found = {key[1:]: each for key, each in every.items() if key[0] == case}
         changes = {
             data: each["after"] - each["before"]
@@ -130,28 +145,32 @@ def panel_tempering(results: Results) -> str:
         cells = [f"{100 * each['before']:.2f} → {100 * each['after']:.2f}" for each in shown]
         change = f"{100 * changes[worst]:+.2f} on {worst}"
         lines.append([CASES[case].title, str(seeds[case]), *cells, change])
-    return markdown(["", "seeds", "ECE", "Brier", "aleatoric AUROC, largest loss"], lines)
+    return markdown(head, lines)
+
+
+def _missing(case: Case, head: Sequence[str]) -> list[str]:
+    return [case.title, MISSING, *[DASH] * (len(head) - 2)]
 
 
 def means(rows: DataFrame) -> dict[str, dict[str, Figures]]:
     """Means over seeds by case and method, in the order of CASES and METHODS."""
     keys, found = ["protocol", "method"], {}
     # A refused calibration, which is NaN, must not be averaged away.
-    values = _latest(rows).groupby(list(FIGURE))["value"].agg(_mean).reset_index()
+    values = rows.groupby(list(FIGURE))["value"].agg(_mean).reset_index()
     for name, column in COLUMNS.items():
         chosen = values[(values["task"] == column.task) & (values["metric"] == column.metric)]
         found[name] = chosen.groupby(keys)["value"].agg(column.combine)
     by_key: Any = DataFrame(found).to_dict("index")
-    return {
-        case: methods
-        for case in CASES
-        if (methods := {m: by_key[case, m] for m in METHODS if (case, m) in by_key})
-    }
+    return {case: {m: by_key[case, m] for m in METHODS if (case, m) in by_key} for case in CASES}
+
+
+def complete(rows: DataFrame) -> dict[str, dict[str, Figures]]:
+    """`means` of the cases that every method was measured on."""
+    return {case: found for case, found in means(rows).items() if len(found) == len(METHODS)}
 
 
 def aurocs(rows: DataFrame, case: str) -> dict[str, Figures]:
     """Means over seeds by OOD set and method."""
-    rows = _latest(rows)
     chosen = rows[(rows["protocol"] == case) & (rows["metric"] == "auroc")]
     found: Any = chosen.pivot_table("value", "data", "method").to_dict("index")
     return dict(found)
@@ -159,7 +178,6 @@ def aurocs(rows: DataFrame, case: str) -> dict[str, Figures]:
 
 def time_ratio(rows: DataFrame, case: str) -> float:
     """Median over seeds of DAEDL's training time relative to softmax's, which are measured in one process."""
-    rows = _latest(rows)
     chosen = rows[(rows["protocol"] == case) & (rows["metric"] == "seconds")]
     times = chosen[chosen["score"] == "training"].pivot_table("value", "seed", "method")
     return float((times[OURS] / times[REFERENCE]).median())
@@ -197,9 +215,13 @@ def judge(
     }
 
 
-def _latest(rows: DataFrame) -> DataFrame:
-    """The rows of the panel; of rows for the same figure the last."""
+def current(results: Results) -> DataFrame:
+    """The rows of the panel, measured with the present defaults; of rows for the same figure the last."""
+    rows = results.every_row
     rows = rows[(rows["experiment"] == EXPERIMENT) & (rows["score"] != "fit")]
+    trials = list(rows[["protocol", "method", "seed"]].itertuples(index=False, name=None))
+    keys = {each: key(*each) for each in set(trials)}
+    rows = rows[rows["spec"] == [keys[each] for each in trials]]
     return rows.drop_duplicates([*FIGURE, "seed"], keep="last")
 
 

@@ -1,4 +1,4 @@
-"""Regression: the UCI sets with their official splits, unlike inputs, and calibration, for every method.
+"""Regression: the UCI sets with their official splits, OOD inputs, and calibration, for every method.
 
 Rows are appended to regression.jsonl as they are measured; rows that exist are not measured again. A row is
 identified by set, split, method with its settings, and candidates of hyperparameters.
@@ -57,13 +57,10 @@ def measure_all(
 def measure_speed(folder: options.ResultsFolder = options.RESULTS) -> None:
     """Append the time of a prediction relative to the bare network."""
     with using_threads(1):
-        rows = [
-            results.row(ratio, experiment="regression-speed", method="daer", data=name, seed=0)
-            for name, ratio in ratios()
-        ]
-    results.append(folder / SPEED, rows)
-    for each in rows:
-        typer.echo(f"{each.data}: {each.value:.3f}")
+        found = list(ratios())
+        results.record(folder / SPEED, found, experiment="regression-speed", method="daer", seed=0)
+    for name, ratio in found:
+        typer.echo(f"{name}: {ratio.value:.3f}")
 
 
 def _append(path: Path, place: Split, method: str) -> None:

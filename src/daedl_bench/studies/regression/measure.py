@@ -1,4 +1,4 @@
-"""Figures of one method on one split: accuracy, calibration, and unlike inputs."""
+"""Figures of one method on one split: accuracy, calibration, and OOD inputs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ from daedl_bench.studies.regression.training import (
     train_one,
 )
 
-# The splits on which conformal intervals and unlike inputs are measured, which need further trainings.
+# The splits on which conformal intervals and OOD inputs are measured, which need further trainings.
 FIRST_SPLITS = range(5)
 HIDDEN = {"protein": 100}
 CALIBRATION = 0.2  # of the training part, held out for conformal intervals

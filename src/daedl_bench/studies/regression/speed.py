@@ -20,7 +20,7 @@ NETWORKS = {"MLP 64-64": (64, 64), "MLP 1024-1024-64": (1024, 1024, 64)}
 def ratios() -> Iterator[tuple[str, Measured]]:
     """Prediction of a batch / forward pass of its network, best of interleaved repeats in one process.
 
-    CPU time of one thread, which other processes change less than the time that passes.
+    Elapsed time with the threads of this process; of interleaved repeats the shortest is the least disturbed.
     """
     inputs = torch.randn(ROWS, FEATURES, generator=torch.Generator().manual_seed(0))
     targets = inputs[:, 0] + 0.1 * inputs[:, 1].square()

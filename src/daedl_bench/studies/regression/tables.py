@@ -1,4 +1,4 @@
-"""Tables of the regression study: UCI sets beside published figures, unlike inputs, calibration."""
+"""Tables of the regression study: UCI sets compared with published figures, OOD inputs, calibration."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
