@@ -2,9 +2,12 @@
 
 import json
 import pickle
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import Any
+
+from PIL import Image
 
 # Values that no setting of a description has, or only by chance.
 HOSTILE: tuple[Any, ...] = (
@@ -47,6 +50,15 @@ def redescribed(draw: Random, description: dict[str, Any]) -> dict[str, Any]:
         else:
             entry[key] = draw.choice(HOSTILE)
             return copy
+
+
+def many_scans(side: int, scans: int) -> bytes:
+    """A progressive JPEG of `side` x `side` pixels whose last scan, of a few bytes, is repeated."""
+    buffer = BytesIO()
+    Image.new("L", (side, side), 128).save(buffer, "JPEG", progressive=True, quality=50)
+    content = buffer.getvalue()
+    last = content[content.rfind(b"\xff\xda") : -2]
+    return content[:-2] + last * scans + content[-2:]
 
 
 class Payload:

@@ -1,4 +1,4 @@
-"""Clients without a token: bodies that never end, to a server with 256 file descriptors, and answers not read."""
+"""Clients without a token that send bodies without end, or don't read answers."""
 
 import asyncio
 import contextlib
