@@ -33,7 +33,7 @@ EXPECTED = "PNG, JPEG, BMP, WebP or TIFF"
 # A JPEG is decoded with at least this multiple of the height and width of the input. Measured on six
 # photographs, pixels then differ from those of a complete decoding by less than 1 of 255 on average.
 REDUCING_GAP = 3
-# Scans of a JPEG, each of which costs a pass over all pixels (chosen: libtiff's limit; encoders write about 10).
+# Scans of a JPEG, each of which costs a pass over all pixels (chosen: the limit of libtiff; usual are 10).
 MAX_SCANS = 100
 # JPEG markers: a byte 0xFF and a code. In the data of a scan 0x00 or a restart marker follows 0xFF.
 START, SCAN, END = b"\xff\xd8", b"\xff\xda", b"\xff\xd9"

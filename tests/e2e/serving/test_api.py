@@ -15,7 +15,6 @@ from io import BytesIO
 import numpy as np
 import pytest
 import torch
-from daedl_bench.robustness._damage import many_scans
 from app_client import get, post, send_all
 from fastapi import FastAPI
 from PIL import Image
@@ -27,6 +26,7 @@ from daedl.data import read_images
 from daedl.networks import MLP, ConvNet, FeatureModule
 from daedl.serving import ServerConfig, create_app
 from daedl.serving.predictor import Batcher
+from daedl_bench.robustness._damage import many_scans
 
 JSON, NPY, FORM = "application/json", "application/octet-stream", "multipart/form-data; boundary=b"
 BATCH = "/predict/batch"
