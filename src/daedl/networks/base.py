@@ -148,7 +148,7 @@ def require_bounded(input_shape: Sequence[int]) -> None:
     """Raise if an input has more than `MAX_INPUT` values."""
     if math.prod(input_shape) > MAX_INPUT:
         raise ValueError(
-            f"the inputs have the shape {tuple(input_shape)}; expected at most {MAX_INPUT:,} values: choose a "
+            f"inputs have the shape {tuple(input_shape)}; expected at most {MAX_INPUT:,} values: choose a "
             "smaller size, or pass your own module to daedl.Classifier.from_module"
         )
 

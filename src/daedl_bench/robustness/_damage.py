@@ -11,7 +11,8 @@ from PIL import Image
 
 # Values that no setting of a description has, or only by chance.
 HOSTILE: tuple[Any, ...] = (
-    *(None, True, -1, 0, 1.5, 10**9, 10**400, 1e308, float("nan"), float("-inf")),
+    *(None, True, -1, 0, 2, 1.5, 10**9, 10**15, 10**400),
+    *(5e-324, 1e300, 1e308, float("nan"), float("-inf")),
     *("", "x" * 1000, "\x1b[31m", [], {}, [[1]], [1] * 1000, {"a": {}}),
 )
 

@@ -12,6 +12,7 @@ import torch
 
 import daedl
 from daedl import storage
+from daedl.methods import regression
 from daedl.networks import MLP, ConvNet, Network, ResNet18, WhitenNet
 from daedl_bench.robustness._place import Figure, Place
 
@@ -82,10 +83,17 @@ def saved(
     """Save a small fitted and calibrated model, and return its tensors and description."""
     torch.manual_seed(0)
     network = SMALL[kind]()
-    model = daedl.Classifier(network, method, **settings)
-    data = torch.rand(90, *network.input_shape), torch.arange(90) % 3
-    model.fit_post_hoc(data).calibrate(data)
-    model.save(path)
+    inputs, classes = torch.rand(90, *network.input_shape), torch.arange(90) % 3
+    if method in regression.METHODS:
+        regressor = daedl.Regressor(network, method, **settings)
+        targets = inputs[:, :3] + classes[:, None]
+        daedl.fit(regressor, [(inputs, targets)], max_epochs=1, progress=False)
+        regressor.calibrate([(inputs, targets)])
+        regressor.save(path)
+    else:
+        classifier = daedl.Classifier(network, method, **settings)
+        classifier.fit_post_hoc((inputs, classes)).calibrate((inputs, classes))
+        classifier.save(path)
     return storage.load(path)
 
 
