@@ -102,9 +102,13 @@ def _remove_abandoned(target: Path) -> None:
     if sys.platform == "win32":
         return
     for path in target.parent.glob(f".{glob.escape(target.name)}.{'?' * 8}.tmp"):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+        with contextlib.suppress(OSError):
+            # Opening a pipe would wait for a writer, and a link may lead anywhere.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            with open(descriptor, "rb") as file:
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
 
 
 def expand_user(path: str | Path) -> Path:
