@@ -144,11 +144,16 @@ def require_folder(
 
 def save(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Writes `tensors` and the JSON-able `description` to the file `path`."""
+    write_atomically(path, encoded(tensors, description))
+
+
+def encoded(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> bytes:
+    """Returns the content of a file with `tensors` and the JSON-able `description`."""
     # Cloned because safetensors rejects tensors that share memory, such as tied weights.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     full = {"format": FORMAT, **description}
     text = json.dumps({**full, "sha256": _digest(plain, full)}, sort_keys=True)
-    write_atomically(path, safetensors.torch.save(plain, {"daedl": text}))
+    return safetensors.torch.save(plain, {"daedl": text})
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Output of results as a table, JSON or CSV, to the terminal or to a file.
 
-Class names, names of targets and file names are untrusted text: tables and CSV escape control characters, which could drive a
-terminal or, as bidirectional ones, show another order, and CSV marks cells that a spreadsheet would evaluate as a formula. JSON is exact.
+Class names, names of targets and file names are untrusted text: tables and CSV escape control characters,
+which could drive a terminal, and formatting ones, which could show another order; CSV marks cells that a
+spreadsheet would evaluate as a formula. JSON is exact.
 """
 
 import csv
@@ -106,7 +107,9 @@ def make_table(head: Sequence[str], rows: Sequence[Sequence[Any]], texts: int = 
     """A table of `rows` under `head`; the first `texts` columns are left-aligned. None is shown empty."""
     table = Table(box=box.SIMPLE)
     for number, name in enumerate(head):
-        table.add_column(Text(printable(name)), justify="left" if number < texts else "right", no_wrap=True)
+        table.add_column(
+            Text(printable(name)), justify="left" if number < texts else "right", no_wrap=True
+        )
     for row in rows:
         # Text, because rich would interpret brackets in a file name as markup.
         table.add_row(*(Text(_cell(value)) for value in row))

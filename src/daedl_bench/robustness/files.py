@@ -102,7 +102,8 @@ def _describe(place: Place, method: str, network: type[Network], counts: Counter
         return b"loaded"
 
     for _ in range(place.count(DESCRIBED)):
-        storage.save(path, tensors, redescribed(draw, description))
+        # Waiting until each file is on the disk would take most of the time.
+        path.write_bytes(storage.encoded(tensors, redescribed(draw, description)))
         if _try(counts, load):
             counts["unusable"] += not _predicts(loaded[0])
 
