@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import textwrap
 import warnings
 from collections import Counter
@@ -16,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from daedl import storage
-from daedl.checks import DataWarning
+from daedl.checks import DataWarning, require_finite
 from daedl.data import InputKind, Preprocess, kinds
-from daedl.data.scaling import Scaling
+from daedl.data.scaling import Columns, Scaling
 from daedl.description import Description, Revision
 from daedl.methods.base import BaseMethod
+from daedl.methods.regression import RegressionMethod
 from daedl.names import strip_prefix
 from daedl.networks import Network
 from daedl.rebuild import rebuild, restore
@@ -52,6 +54,15 @@ class Parts:
             _require_class_names(self.class_names, self.network.num_classes)
             object.__setattr__(self, "class_names", [str(name) for name in self.class_names])
         shape = tuple(self.network.input_shape)
+        if isinstance(self.method, RegressionMethod) != (self.scaling is not None):
+            raise ValueError(
+                f"the method is {self.method.name!r} and the units of targets are {self.scaling}; expected "
+                "units for methods of regression, and None for others"
+            )
+        if self.scaling is not None:
+            _require_columns(self.scaling.targets, self.network.num_classes, "targets")
+            if self.scaling.features is not None:
+                _require_columns(self.scaling.features, math.prod(shape), "features")
         if self.preprocess is not None and self.preprocess.shape != shape:
             raise ValueError(
                 f"preprocess returns inputs of shape {self.preprocess.shape} but the network takes {shape}; "
@@ -159,6 +170,7 @@ def write(path: str | Path, parts: Parts) -> None:
     if fitted is not None:
         tensors |= {f"fitted.{name}": value for name, value in fitted.state_dict().items()}
     spectral, plain = normalization(network), network.plain
+    _require_finite(network, tensors)
     content = {
         "version": version("daedl"),
         "network": {"name": type(plain).__name__, "arguments": plain.arguments},
@@ -223,6 +235,7 @@ def _parts(
     rebuilt = rebuild(strip_prefix(tensors, "network."), description, network, method)
     if description.form is not None:
         rebuilt.network.plain.form = description.form
+    _require_finite(rebuilt.network, tensors)
     fitted, thresholds = description.fitted, description.thresholds
     parts = Parts(
         rebuilt.network,
@@ -259,6 +272,27 @@ def _preprocess(description: Description, network: Network) -> InputKind | None:
             stacklevel=5,  # the caller of Classifier.load
         )
     return assumed
+
+
+def _require_columns(columns: Columns, number: int, noun: str) -> None:
+    """Raises unless there are `number` columns: PyTorch would repeat a single one."""
+    if len(columns.mean) != number:
+        raise ValueError(
+            f"there are units of {len(columns.mean)} {noun} but the network has {number}; expected one mean "
+            "and deviation for each"
+        )
+
+
+def _require_finite(network: Network, tensors: Mapping[str, Tensor]) -> None:
+    """Raises if tensors of a model file for `network` are NaN or infinite.
+
+    Buffers of other packages' and users' modules may be, such as a mask of −∞.
+    """
+    exempt: set[str] = set()
+    if network.plain.is_foreign or network.plain.is_pretrained:
+        exempt = {f"network.{name}" for name, _ in network.named_buffers()}
+    for name in tensors.keys() - exempt:
+        require_finite(tensors[name], name)
 
 
 def _require_class_names(names: Sequence[str], number: int) -> None:

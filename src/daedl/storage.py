@@ -102,9 +102,13 @@ def _remove_abandoned(target: Path) -> None:
     if sys.platform == "win32":
         return
     for path in target.parent.glob(f".{glob.escape(target.name)}.{'?' * 8}.tmp"):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+        with contextlib.suppress(OSError):
+            # Opening a pipe would wait for a writer, and a link may lead anywhere.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            with open(descriptor, "rb") as file:
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
 
 
 def expand_user(path: str | Path) -> Path:
@@ -140,11 +144,16 @@ def require_folder(
 
 def save(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Writes `tensors` and the JSON-able `description` to the file `path`."""
+    write_atomically(path, encoded(tensors, description))
+
+
+def encoded(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> bytes:
+    """Returns the content of a file with `tensors` and the JSON-able `description`."""
     # Cloned because safetensors rejects tensors that share memory, such as tied weights.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     full = {"format": FORMAT, **description}
     text = json.dumps({**full, "sha256": _digest(plain, full)}, sort_keys=True)
-    write_atomically(path, safetensors.torch.save(plain, {"daedl": text}))
+    return safetensors.torch.save(plain, {"daedl": text})
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

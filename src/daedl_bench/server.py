@@ -38,6 +38,10 @@ class Server:
         user, system = fields.split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
+    def descriptors(self) -> int:
+        """Open file descriptors; Linux only."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
     def limit_descriptors(self, number: int) -> None:
         """Allow the server `number` file descriptors; Linux only."""
         resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (number, number))

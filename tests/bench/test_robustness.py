@@ -38,12 +38,26 @@ def test_a_crash_is_a_figure(monkeypatch, tmp_path):
     assert (row.benchmark, row.value, row.met) == ("crashes and hangs", 1, False)
 
 
+def test_all_parts_together_are_bounded(monkeypatch, tmp_path):
+    """Parts that run when the time is over are ended."""
+    path = tmp_path / "robustness.jsonl"
+    monkeypatch.setattr(robustness, "LONGEST", 0.0)
+    assert not robustness.run(["dirichlets", "soak"], 0.01, path)
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [(row["case"], row["benchmark"]) for row in rows] == [
+        ("dirichlets", "crashes and hangs"),
+        ("soak", "crashes and hangs"),
+        ("total", "wall time"),
+        ("total", "CPU time"),
+    ]
+
+
 def test_rows_and_mistakes(tmp_path):
     assert invoke("robustness", "--only", "dirichlet", "--results", tmp_path).exit_code == 1
     arguments = ("--only", "dirichlets", "--scale", 0.01, "--results", tmp_path)
     assert invoke("robustness", *arguments).exit_code == 0
     lines = (tmp_path / "robustness.jsonl").read_text("utf-8").splitlines()
-    assert {json.loads(line)["case"] for line in lines} == {"dirichlets"}
+    assert {json.loads(line)["case"] for line in lines} == {"dirichlets", "total"}
     assert "| dirichlets | distributions | 10,000 | – |" in table(tmp_path)
 
 

@@ -99,6 +99,16 @@ def test_invalid_sizes_are_rejected(name, size):
             build(name, **{**SMALL[name], argument: size})
 
 
+@pytest.mark.parametrize("size", [1200, 10**9])
+def test_inputs_are_bounded_also_where_weights_do_not_depend_on_them(size):
+    for arguments in (
+        {"name": "ResNet18", "in_channels": 3},
+        {"name": "Backbone", "backbone": "efficientnet-lite0"},
+    ):
+        with pytest.raises(ValueError, match="values"):
+            build(**arguments, num_classes=3, image_size=size)
+
+
 @pytest.mark.parametrize("hidden", [(8, 0), (2.5,), "64", ("a",)])
 def test_invalid_hidden_widths_are_rejected(hidden):
     for name in ("MLP", "ConvNet"):

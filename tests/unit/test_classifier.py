@@ -10,6 +10,7 @@ import resource
 import struct
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -322,6 +323,20 @@ class TestFailedWrites:
             trained.save(path)
         assert path.is_symlink() or path.is_fifo()
         assert list(tmp_path.iterdir()) == [path]
+
+    def test_pipes_and_links_named_like_temporary_files_are_left(self, trained, tmp_path):
+        """Opening a pipe would wait for a writer."""
+        path, other = tmp_path / "model.daedl", tmp_path / "other"
+        other.touch()
+        pipe, link = (tmp_path / f".model.daedl.abcdef1{number}.tmp" for number in range(2))
+        os.mkfifo(pipe)
+        link.symlink_to(other)
+        saving = threading.Thread(target=trained.save, args=(path,), daemon=True)
+        saving.start()
+        saving.join(10)
+        assert not saving.is_alive()
+        assert pipe.is_fifo()
+        assert link.is_symlink()
 
     @pytest.mark.slow
     def test_temporary_files_of_killed_processes_are_removed(self, trained, tmp_path):

@@ -21,6 +21,7 @@ from daedl.networks import ConvNet
         ("\x1b[2J", "\\x1b[2J"),
         ("a\r\nb\tc\x7f", "a\\r\\nb\\tc\\x7f"),
         ("\x9b31m\u2028", "\\x9b31m\\u2028"),
+        ("a\u202etxt.exe\u2066", "a\\u202etxt.exe\\u2066"),
     ],
 )
 def test_control_characters_are_escaped(text, expected):
@@ -48,6 +49,16 @@ def test_table_cells(tmp_path):
     assert head.split() == ["name", "a", "b"]
     assert first.split() == ["[red]\\x1b", "0.5000"]
     assert second.split() == ["y", "2e-05", "–"]
+
+
+def test_headings_are_escaped(tmp_path):
+    """Names of targets are headings."""
+    name = "=1+1\x1b[31m[red]"
+    record, table = {name: 0.5}, make_table([name], [[0.5]])
+    write_records([record], table, Format.CSV, tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text() == "'=1+1\\x1b[31m[red]\n0.5\n"
+    write_records([record], table, Format.TABLE, tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").read_text().split()[0] == "=1+1\\x1b[31m[red]"
 
 
 def test_class_names_that_training_prints_are_escaped():

@@ -1,7 +1,8 @@
 """Output of results as a table, JSON or CSV, to the terminal or to a file.
 
-Class names and file names are untrusted text: tables and CSV escape control characters, which could drive a
-terminal, and CSV marks cells that a spreadsheet would evaluate as a formula. JSON is exact.
+Class names, names of targets and file names are untrusted text: tables and CSV escape control characters,
+which could drive a terminal, and formatting ones, which could show another order; CSV marks cells that a
+spreadsheet would evaluate as a formula. JSON is exact.
 """
 
 import csv
@@ -93,10 +94,10 @@ def write_records(records: Sequence[Record], table: Table, form: Format, out: Pa
 
 
 def printable(text: str) -> str:
-    """`text` with control characters and line separators escaped, as in "\\x1b[31m"."""
+    """`text` with control and formatting characters and line separators escaped, as in "\\x1b[31m"."""
     return "".join(
         each.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(each) in ("Cc", "Zl", "Zp")
+        if unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp")
         else each
         for each in text
     )
@@ -106,7 +107,9 @@ def make_table(head: Sequence[str], rows: Sequence[Sequence[Any]], texts: int = 
     """A table of `rows` under `head`; the first `texts` columns are left-aligned. None is shown empty."""
     table = Table(box=box.SIMPLE)
     for number, name in enumerate(head):
-        table.add_column(name, justify="left" if number < texts else "right", no_wrap=True)
+        table.add_column(
+            Text(printable(name)), justify="left" if number < texts else "right", no_wrap=True
+        )
     for row in rows:
         # Text, because rich would interpret brackets in a file name as markup.
         table.add_row(*(Text(_cell(value)) for value in row))
@@ -138,7 +141,7 @@ def _to_csv(records: Sequence[Record]) -> str:
     names = [name for name, value in records[0].items() if not isinstance(value, Mapping)]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    writer.writerow({name: _inert(name) for name in names})
     for record in records:
         values = _without_nan(record).items()
         writer.writerow(

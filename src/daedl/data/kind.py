@@ -1,9 +1,9 @@
 """`InputKind`: what a classifier knows of its raw inputs; images and texts are two kinds."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
@@ -22,6 +22,11 @@ class InputKind(ABC):
 
     kind: ClassVar[str]
     noun: ClassVar[str]
+
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any]) -> Self:
+        """Rebuilds an object from its settings in a model file."""
+        return cls(**settings)
 
     @property
     @abstractmethod

@@ -17,4 +17,5 @@ KINDS: Mapping[str, type[InputKind]] = MappingProxyType(
 def restore(settings: Mapping[str, Any]) -> InputKind:
     """Rebuilds a kind from its `settings()`."""
     arguments = dict(settings)
-    return look_up(KINDS, arguments.pop("kind", Preprocess.kind), "kind of inputs")(**arguments)
+    kind = look_up(KINDS, arguments.pop("kind", Preprocess.kind), "kind of inputs")
+    return kind.restore(arguments)

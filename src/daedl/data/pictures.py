@@ -1,5 +1,6 @@
 """Decodes image files and PIL images to pixels; training, prediction and the server all use `pixels_of`."""
 
+import re
 import warnings
 from collections.abc import Mapping
 from io import BytesIO
@@ -10,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 Resize = Literal["stretch", "crop"]
@@ -31,6 +33,11 @@ EXPECTED = "PNG, JPEG, BMP, WebP or TIFF"
 # A JPEG is decoded with at least this multiple of the height and width of the input. Measured on six
 # photographs, pixels then differ from those of a complete decoding by less than 1 of 255 on average.
 REDUCING_GAP = 3
+# Scans of a JPEG, each of which costs a pass over all pixels (chosen: the limit of libtiff; usual are 10).
+MAX_SCANS = 100
+# JPEG markers: a byte 0xFF and a code. In the data of a scan 0x00 or a restart marker follows 0xFF.
+START, SCAN, END = b"\xff\xd8", b"\xff\xda", b"\xff\xd9"
+MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]", re.DOTALL)
 # Pixels that are converted at a time: a conversion has up to four copies of them (chosen).
 STRIP = 1 << 18
 
@@ -62,6 +69,31 @@ def pixels_of(
     return torch.from_numpy(pixels).reshape(*pixels.shape[:2], channels).permute(2, 0, 1)
 
 
+def open_picture(picture: Path | BytesIO) -> Image.Image:
+    """Reads the header of a file or its content; raises also if a JPEG has more than `MAX_SCANS` scans."""
+    opened = Image.open(picture, formats=FORMATS)
+    # Pillow bounds the scans of no JPEG. Those in a TIFF are bounded by libtiff.
+    if isinstance(opened, JpegImageFile):
+        content = picture.read_bytes() if isinstance(picture, Path) else picture.getvalue()
+        if content.count(SCAN) > MAX_SCANS and (scans := _scans(content)) > MAX_SCANS:
+            opened.close()
+            raise ValueError(f"{scans:,} scans, more than {MAX_SCANS}")
+    return opened
+
+
+def _scans(content: bytes) -> int:
+    """Counts the scans of a JPEG, but not those of pictures in its metadata or behind its end."""
+    place = scans = 0
+    while found := MARKER.search(content, place):
+        place, marker = found.end(), found[0]
+        if marker == END:
+            break
+        scans += marker == SCAN
+        if marker != START:
+            place += int.from_bytes(content[place : place + 2])  # the length of the segment
+    return scans
+
+
 def reduce_jpeg(opened: Image.Image, shape: tuple[int, int] | None) -> None:
     """Sets a JPEG that is not loaded yet to be decoded at a half, a quarter or an eighth of its size.
 
@@ -87,7 +119,7 @@ def decode(
             warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
             # Pillow only warns of possible decompression bombs.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(picture, formats=FORMATS) as opened:
+            with open_picture(picture) as opened:
                 if opened.size == (1, 1):
                     raise ValueError("a single pixel")
                 reduce_jpeg(opened, shape)

@@ -9,7 +9,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from daedl.checks import require_finite, require_whole
+from daedl.checks import Number, require_finite, require_whole
 from daedl.data.kind import InputKind
 from daedl.data.pictures import Resize, pixels_of
 from daedl.inputs import as_input
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 WHITE = 255.0  # the largest 8-bit pixel
 # Relative tolerance of the range of floats, which interpolation may exceed (chosen).
 SLACK = 1e-3
+# Largest scale, mean and deviation; the smallest scale and deviation are its inverse (chosen: far from those
+# of 16-bit pixels, and inputs remain within the range of float32).
+LARGEST = 1e6
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,7 @@ class Preprocess(InputKind):
                 f"size is {size} and resize {self.resize!r}; expected a height and a width, and "
                 f"{' or '.join(map(repr, get_args(Resize)))}"
             )
-        if not 0 < self.scale < float("inf"):
-            raise ValueError(f"scale is {self.scale}; expected a positive number, such as 255")
+        Number(1 / LARGEST, limit=LARGEST).require("scale", self.scale, "255")
         for name in ("mean", "std"):
             object.__setattr__(self, name, _per_channel(getattr(self, name), self.channels, name))
 
@@ -160,10 +162,9 @@ def _per_channel(
             f"{name} has {len(checked)} values for {channels} channel(s); expected one per channel: "
             "compute them with ImageSet.mean_and_std of the training images"
         )
-    if name == "std" and min(checked) <= 0:
-        raise ValueError(
-            f"std is {checked}; expected positive values: omit std if a channel is constant"
-        )
+    valid = Number(1 / LARGEST if name == "std" else -LARGEST, limit=LARGEST)
+    for value in checked:
+        valid.require(f"{name} of a channel", value, "that of the training images")
     return checked
 
 

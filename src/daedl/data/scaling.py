@@ -12,6 +12,9 @@ from daedl.distributed import sum_across
 
 # Standardised values are clipped here to prevent overflow; far outside of any training data (chosen).
 LARGEST = 1e8
+# Largest deviation, and absolute mean; the smallest deviation is its inverse. Variances then are within the
+# range of float32.
+WIDEST = 1e18
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,19 @@ class Columns:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.mean:
+            raise ValueError("there are no columns; expected at least one")
         for part in (self.std, self.names or self.mean):
             if len(part) != len(self.mean):
                 raise ValueError(
                     f"{len(part)} values for {len(self.mean)} columns; expected one per column"
                 )
-        if not all(0 < each < float("inf") for each in self.std):
-            raise ValueError(f"std is {self.std}; expected finite numbers above 0")
+        wrong = not all(abs(each) <= WIDEST for each in self.mean)  # True for NaN
+        if wrong or not all(1 / WIDEST <= each <= WIDEST for each in self.std):
+            raise ValueError(
+                f"mean is {self.mean} and std {self.std}; expected finite means and deviations from "
+                f"{1 / WIDEST:g} to {WIDEST:g}: choose other units for the data"
+            )
 
     @classmethod
     def units(cls, number: int, names: Sequence[str] = ()) -> Self:

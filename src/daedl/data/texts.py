@@ -1,11 +1,12 @@
 """Texts: datasets, files, and `TextPreprocess`, which converts texts to token ids."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -78,12 +79,23 @@ class TextPreprocess(InputKind):
     kind: ClassVar[str] = "text"
     noun: ClassVar[str] = "texts"
 
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any]) -> Self:
+        """Rebuilds an object from a file; reads the tokenizer if the package for it is installed."""
+        restored = cls(**settings)
+        if find_spec("tokenizers") is not None:
+            _ = restored._tokens
+        return restored
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Texts have no fixed shape."""
         return ()
 
     def __post_init__(self) -> None:
+        for name in ("tokenizer", "text", "label"):
+            if not isinstance(value := getattr(self, name), str):
+                raise TypeError(f"{name} is a {type(value).__name__}; expected text")
         require_whole("max_length", self.max_length, 1, str(MAX_LENGTH))
         require_whole("pad", self.pad, 0, "0")
 
@@ -96,6 +108,10 @@ class TextPreprocess(InputKind):
             raise ValueError(
                 f"the tokenizer can't be read ({error}); expected the contents of a tokenizer.json"
             ) from error
+        if self.pad >= (size := tokens.get_vocab_size()):
+            raise ValueError(
+                f"pad is {self.pad} but the tokenizer has {size:,} tokens; expected the id of one of them"
+            )
         tokens.enable_truncation(self.max_length)
         tokens.enable_padding(pad_id=self.pad)
         return tokens

@@ -1,5 +1,6 @@
 """Normalisers from log densities to scores between 0 (far from the training data) and 1."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -22,10 +23,10 @@ class Normalizer:
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        if not self.low < self.high:
+        if not 0 < self.high - self.low < math.inf:
             raise ValueError(
                 f"training log densities range from {self.low} to {self.high}; expected a range of "
-                "positive length: check for constant features, or add samples"
+                "positive, finite length: check for constant features, or add samples"
             )
 
     @classmethod
@@ -102,6 +103,13 @@ class SmoothQuantile(Normalizer):
 
     level: float = 0.01
     name = "smooth-quantile"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.level < 0.5:
+            raise ValueError(
+                f"level is {self.level}; expected a number between 0 and 0.5: use 0.01"
+            )
 
     @property
     def bottom(self) -> float:

@@ -8,7 +8,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from daedl.checks import require_above_zero
+from daedl.checks import Number
 from daedl.density.fitting import RANK, Covariance, fit_gaussians, refit_gaussians
 from daedl.density.gaussian import GaussianDensity
 from daedl.density.leave_one_out import left_out_log_density
@@ -41,7 +41,13 @@ class DensityScorer(nn.Module):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        require_above_zero("temperature", temperature, "1.0")
+        # Below the least that is fitted; logits must not overflow (chosen).
+        Number(1e-6).require("temperature", temperature, "1.0")
+        if reference is not None and not 0 <= reference <= 1:
+            raise ValueError(
+                f"the mean score of the training samples is {reference}; expected a score from 0 to 1: fit "
+                "the density again"
+            )
         self.density = density
         self.normalizer = normalizer
         self.reference = reference

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from daedl.checks import require_above_zero
+from daedl.checks import Number
 from daedl.distributed import gather_across
 from daedl.methods.fitted import Fitted
 from daedl.methods.post_hoc import PostHoc, gather_rows, tempered
@@ -23,7 +23,8 @@ class Temperature(Fitted):
 
     def __init__(self, temperature: float) -> None:
         super().__init__(temperature=temperature)
-        require_above_zero("temperature", temperature, "1.0")
+        # Logits must not overflow (chosen).
+        Number(1e-6).require("temperature", temperature, "1.0")
 
     def forward(self, features: Tensor) -> Tensor:
         """T (B,) for features (B, H)."""

@@ -12,7 +12,7 @@ from daedl.backbones import Pretrained
 from daedl.checks import require_sizes
 from daedl.inputs import Inputs, convert, form_of, require_form
 from daedl.names import look_up
-from daedl.networks.base import Network, Scope
+from daedl.networks.base import Network, Scope, require_bounded
 from daedl.networks.depths import Features, Pooling
 from daedl.networks.feature_head import FeatureHead
 from daedl.networks.mlp import dense_blocks
@@ -55,6 +55,8 @@ class Backbone(Network):
             hidden, num_classes=num_classes, image_size=1 if image_size is None else image_size
         )
         config = config or {}
+        shape = () if image_size is None else (3, image_size, image_size)
+        require_bounded(shape)  # before a pass for the width
         body = backbones.body(backbone, image_size, config)
         self.backbone_names = tuple(body.blocks)
         self.finetuned, self.one, self.takes_embeddings = (
@@ -62,7 +64,6 @@ class Backbone(Network):
             body.blank,
             body.blank is not None,
         )
-        shape = () if image_size is None else (3, image_size, image_size)
         self.width = _width(body.blocks, torch.zeros(1, *shape) if self.one is None else self.one)
         blocks = {**body.blocks, **dense_blocks(self.width, hidden, num_classes)}
         depths = (*body.depths, self.backbone_names[-1])

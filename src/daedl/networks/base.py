@@ -1,5 +1,6 @@
 """`Network`: a sequence of named blocks, split into feature extractor and classifier."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -14,6 +15,9 @@ from daedl.networks.depths import chosen, constructor_arguments, pool
 from daedl.outputs import Outputs, evaluating
 
 Scope = Literal["all", "features"]
+# Values of one input of a network that can be built from a file: 1182 x 1182 pixels in colour. A small file
+# can describe any image size, and a ResNet18 for this one takes 1 GB (chosen).
+MAX_INPUT = 2**22
 
 
 class Network(nn.Module):
@@ -63,6 +67,7 @@ class Network(nn.Module):
                 `pooling` (see `daedl.networks.depths`), and its own.
         """
         super().__init__()
+        require_bounded(input_shape)
         names = list(blocks)
         features, pooling = arguments["features"], arguments.get("pooling")
         self.depths, self.pooling = chosen(features, pooling, depths, names[:-1])
@@ -137,6 +142,15 @@ class Network(nn.Module):
             yield from self.named_modules()
         else:
             yield from self.extractor.named_modules(prefix="extractor")
+
+
+def require_bounded(input_shape: Sequence[int]) -> None:
+    """Raise if an input has more than `MAX_INPUT` values."""
+    if math.prod(input_shape) > MAX_INPUT:
+        raise ValueError(
+            f"inputs have the shape {tuple(input_shape)}; expected at most {MAX_INPUT:,} values: choose a "
+            "smaller size, or pass your own module to daedl.Classifier.from_module"
+        )
 
 
 def lay_out(network: Network, memory_format: torch.memory_format = torch.channels_last) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 # Residuals that a model file keeps per target (chosen): intervals get at most 0.1% more coverage.
 KEPT = 1000
+LARGEST = 1e18  # residual: intervals are within the range of float32 (chosen)
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,19 @@ class Conformal:
 
     def __post_init__(self) -> None:
         rising = all(a < b for a, b in zip((0, *self.ranks), self.ranks, strict=False))
-        sorted_ = all(tuple(sorted(row)) == row and row[0] >= 0 for row in self.residuals if row)
+        sorted_ = all(
+            tuple(sorted(row)) == row and 0 <= row[0] <= row[-1] <= LARGEST
+            for row in self.residuals
+            if row
+        )
         lengths = {len(row) for row in self.residuals}
         if not (
             rising and sorted_ and lengths == {len(self.ranks)} and self.ranks[-1] == self.samples
         ):
             raise ValueError(
                 f"{len(self.ranks)} ranks of {self.samples} samples with rows of {lengths} residuals; "
-                "expected ascending ranks up to the number of samples and as many ascending residuals"
+                "expected ascending ranks up to the number of samples and as many ascending residuals "
+                f"from 0 to {LARGEST:g}: calibrate again"
             )
 
     @classmethod

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from torch import Tensor
 
 from daedl.data import Preprocess, TextPreprocess
-from daedl.data.pictures import EXPECTED, FORMATS, MEDIA_TYPES, reduce_jpeg
+from daedl.data.pictures import EXPECTED, MEDIA_TYPES, open_picture, reduce_jpeg
 from daedl.data.preprocess import WHITE
 from daedl.model import Model
 from daedl.serving.config import ServerConfig
@@ -170,7 +170,7 @@ class Pictures:
         for number, upload in enumerate(uploads, start=1):
             name = f"image {number} of {len(uploads)}"
             with _image_errors(name):
-                images[name] = Image.open(BytesIO(upload), formats=FORMATS)
+                images[name] = open_picture(BytesIO(upload))
         pictures = cls(images, preprocess, dtype)
         if pictures.pixels > max_pixels:
             raise HTTPException(

@@ -35,15 +35,19 @@ LOG_INTERVAL = 60.0
 
 
 class LimitedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 protocol, with a timeout for request heads and a limit of connections.
+    """uvicorn's HTTP/1.1 protocol, with timeouts for heads and for clients that don't read, and a limit.
 
-    uvicorn by itself waits for a request head without limit, and rejects all requests if there are too
-    many connections. Here the connection that has waited longest for its client is closed instead, so that
-    idle connections can't make the server unavailable.
+    uvicorn by itself waits for a request head without limit, closes a connection only when its client has
+    received everything, and rejects all requests if there are too many connections. Here the connection
+    that has waited longest for its client is closed instead, so that idle connections can't make the
+    server unavailable.
     """
 
-    head_seconds = 10.0  # chosen
-    _head_timer: asyncio.TimerHandle
+    # For a head, for the rest of a response after closing, and for paused writing to resume (chosen).
+    client_seconds = 10.0
+    _timer: asyncio.TimerHandle
+    _write_timer: asyncio.TimerHandle | None = None
+    _waiting_since: float
 
     def __init__(self, *arguments: Any, max_connections: int, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -52,40 +56,75 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Register the connection, and close one if there are too many."""
         super().connection_made(transport)
-        self._start_timer()
+        self._start_waiting()
         if len(self.connections) > self._max_connections:
             every = (each for each in self.connections if isinstance(each, LimitedProtocol))
             idle = [each for each in every if each._is_idle()]  # at least this one
-            min(idle, key=lambda each: each._head_timer.when()).transport.abort()
+            min(idle, key=LimitedProtocol._rank)._abort()
 
     def send_400_response(self, msg: str) -> None:
         """Reject an invalid request; the response of the app, which may run already, is discarded."""
         if self.cycle is not None:
             self.cycle.disconnected = True
         super().send_400_response(msg)
+        self._restart_timer()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        self._head_timer.cancel()
+        """Wait for the next request, or for the client to receive the last response."""
         super().on_response_complete()
-        self._start_timer()
+        self._timer.cancel()
+        self._start_waiting()
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read."""
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(self.client_seconds, self._abort)
+
+    def resume_writing(self) -> None:
+        """Continue to write."""
+        self._cancel_write_timer()
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Unregister the connection."""
-        self._head_timer.cancel()
+        self._timer.cancel()
+        self._cancel_write_timer()
         super().connection_lost(exc)
 
-    def _start_timer(self) -> None:
-        self._head_timer = self.loop.call_later(self.head_seconds, self._close_without_head)
+    def _start_waiting(self) -> None:
+        self._waiting_since = self.loop.time()
+        self._timer = self.loop.call_later(self.client_seconds, self._check)
 
-    def _close_without_head(self) -> None:
+    def _restart_timer(self) -> None:
+        self._timer.cancel()
+        self._timer = self.loop.call_later(self.client_seconds, self._check)
+
+    def _cancel_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+
+    def _check(self) -> None:
+        """Close a connection without a complete head; abort one that uvicorn or this method closed before."""
+        if self.transport.is_closing():
+            self._abort()
+            return
         if self.conn.their_state is h11.IDLE:  # until a request head is complete
             self.transport.close()
+        self._restart_timer()
+
+    def _abort(self) -> None:
+        """Discard what the client has not received; `transport.close` would wait for it without limit."""
+        self.connections.discard(self)  # at once, so that it is not evicted again before it is lost
+        self.transport.abort()
 
     def _is_idle(self) -> bool:
         """Whether the server waits for the client: for a request head, or to receive a response."""
         waits = self.cycle is None or self.cycle.response_started or self.flow.write_paused
-        return waits and not self.transport.is_closing()
+        return waits or self.transport.is_closing()
+
+    def _rank(self) -> tuple[bool, float]:
+        """Closing connections are evicted first, then those that have waited longest."""
+        return not self.transport.is_closing(), self._waiting_since
 
 
 class LimitedServer(uvicorn.Server):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from daedl.checks import Number, Positive, require_finite, require_settings
+from daedl.checks import Number, require_finite, require_settings
 from daedl.networks.base import Network
 from daedl.outputs import evaluating
 from daedl.spectral.maps import (
@@ -42,7 +42,7 @@ class SpectralNorm:
 
     norm: Literal["kernel", "operator"] = "kernel"
     scope: Literal["all", "features"] = "all"
-    coefficient: Positive = 1.0
+    coefficient: Annotated[float, Number(0, above=True, limit=1e4)] = 1.0  # limit chosen
     soft: bool = False
     iterations: Annotated[int, Number(1, limit=1001, whole=True)] = 1  # limit chosen
 

@@ -7,10 +7,12 @@ Each part runs in a process and a temporary folder of its own, so that a crash o
 import multiprocessing
 import os
 import pkgutil
+import resource
 import signal
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -23,8 +25,11 @@ from daedl.names import look_up
 from daedl_bench.robustness._place import Figure, Place
 from daedl_bench.studies._machine import Limited, record
 
-# Seconds after which a part is ended (chosen: also enough on a machine that is busy with ten other programs).
-LONGEST = 3600.0
+# Seconds after which all parts are ended (chosen: also enough on a machine that is busy with ten other
+# programs), and limit of the CPU seconds of all: ten minutes of two cores.
+LONGEST, CPU = 3600.0, 1200.0
+# Parts that measure wall time or use two processes; the others run two at a time.
+ALONE = frozenset({"connections", "requests", "saving", "soak", "termination", "training"})
 
 
 def parts() -> dict[str, str]:
@@ -37,12 +42,32 @@ def run(only: Sequence[str], scale: float, path: Path) -> bool:
     """Run parts, by default all; append their rows to `path`, and return whether no limit is exceeded."""
     known = parts()
     modules = {name: look_up(known, name, "part") for name in only or known}
-    met = [record(name, rows(name, modules[name], scale), path) for name in modules]
-    return all(met)
+    started, cpu = time.perf_counter(), _cpu_seconds()
+
+    def measured(name: str) -> list[Limited]:
+        left = LONGEST - (time.perf_counter() - started)
+        return rows(name, modules[name], scale, max(left, 0))
+
+    together, alone = ([n for n in modules if (n in ALONE) is kind] for kind in (False, True))
+    met = []
+    with ThreadPoolExecutor(2) as pool:
+        for name, figures in zip(together, pool.map(measured, together), strict=True):
+            met.append(record(name, figures, path))
+    met += [record(name, measured(name), path) for name in alone]
+    spent = {"wall time": (time.perf_counter() - started, LONGEST)}
+    spent["CPU time"] = _cpu_seconds() - cpu, CPU
+    total = [Limited(name, "total", "s", *each) for name, each in spent.items()]
+    return record("total", total, path) and all(met)
 
 
-def rows(name: str, module: str, scale: float) -> list[Limited]:
-    """The figures of a part, measured in a process of its own."""
+def _cpu_seconds() -> float:
+    """CPU time of the parts that ended, and of the programs that they started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def rows(name: str, module: str, scale: float, longest: float = LONGEST) -> list[Limited]:
+    """The figures of a part, measured in a process of its own that is ended after `longest` seconds."""
     started = time.perf_counter()
     receive, send = multiprocessing.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -55,7 +80,7 @@ def rows(name: str, module: str, scale: float) -> list[Limited]:
         send.close()  # so that the end of the process ends the wait
         figures: list[Figure] = []
         try:
-            if receive.poll(LONGEST):
+            if receive.poll(longest):
                 figures = receive.recv()
         except EOFError:
             pass

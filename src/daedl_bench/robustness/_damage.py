@@ -2,13 +2,17 @@
 
 import json
 import pickle
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from PIL import Image
+
 # Values that no setting of a description has, or only by chance.
 HOSTILE: tuple[Any, ...] = (
-    *(None, True, -1, 0, 1.5, 10**9, 10**400, 1e308, float("nan"), float("-inf")),
+    *(None, True, -1, 0, 2, 1.5, 10**9, 10**15, 10**400),
+    *(5e-324, 1e300, 1e308, float("nan"), float("-inf")),
     *("", "x" * 1000, "\x1b[31m", [], {}, [[1]], [1] * 1000, {"a": {}}),
 )
 
@@ -47,6 +51,15 @@ def redescribed(draw: Random, description: dict[str, Any]) -> dict[str, Any]:
         else:
             entry[key] = draw.choice(HOSTILE)
             return copy
+
+
+def many_scans(side: int, scans: int) -> bytes:
+    """A progressive JPEG of `side` x `side` pixels whose last scan, of a few bytes, is repeated."""
+    buffer = BytesIO()
+    Image.new("L", (side, side), 128).save(buffer, "JPEG", progressive=True, quality=50)
+    content = buffer.getvalue()
+    last = content[content.rfind(b"\xff\xda") : -2]
+    return content[:-2] + last * scans + content[-2:]
 
 
 class Payload:

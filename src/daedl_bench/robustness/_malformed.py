@@ -9,7 +9,7 @@ from io import BytesIO
 import numpy as np
 from torch import Tensor
 
-from daedl_bench.robustness._damage import damaged
+from daedl_bench.robustness._damage import damaged, many_scans
 from daedl_bench.server import picture, request
 
 TOO_LARGE = 9 << 20  # bytes: above the server's default limit of 8 MiB
@@ -25,6 +25,7 @@ class Malformed:
         self.draw = random.Random(0)
         buffer = BytesIO()
         np.save(buffer, pixels.numpy())
+        self.scans = many_scans(1400, 30_000)  # minutes of decoding
         form = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a.png"\r\n\r\n'
         self.valid = [
             ("image/png", picture(pixels)),
@@ -47,6 +48,7 @@ class Malformed:
             (8, lambda: request(draw.choice(_JSON).encode(), "application/json", path)),
             (8, lambda: draw.choice([draw.randbytes(200) + b"\r\n\r\n", *_PROTOCOL])),
             (1, lambda: draw.choice([request(bytes(TOO_LARGE)), _chunked(TOO_LARGE)])),
+            (1, lambda: request(self.scans, "image/jpeg", path)),
         ]
         weights = [weight for weight, _ in kinds_of_request]
         return draw.choices(kinds_of_request, weights)[0][1]()

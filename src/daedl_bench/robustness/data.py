@@ -13,11 +13,15 @@ import numpy as np
 
 from daedl.classifier import Classifier
 from daedl.data.arrays import read_npz
-from daedl_bench.robustness._damage import Payload, damaged
+from daedl_bench.robustness._damage import Payload, damaged, many_scans
 from daedl_bench.robustness._place import Figure, Place, stripes
 from daedl_bench.server import picture
 
 FILES = 300  # of each format
+SCANS = (
+    1400,
+    30_000,
+)  # side of a JPEG of 368 KB, and passes over its pixels, which would take minutes
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 
 
@@ -38,6 +42,9 @@ def measure(place: Place) -> list[Figure]:
         for _ in range(place.count(FILES)):
             path.write_bytes(damaged(draw, content))
             slowest = max(slowest, _try(counts, read, path))
+    scans = place.folder / "scans.jpeg"
+    scans.write_bytes(many_scans(*SCANS))
+    slowest = max(slowest, _try(counts, model.predict, scans))
     for content in (_objects(marker), _announces(10**6)):
         archive.write_bytes(content)
         slowest = max(slowest, _try(counts, read_npz, archive))

@@ -1,12 +1,13 @@
 """Fuzzed model files, checkpoints, cached outputs, histories and rows, and pickles in their place."""
 
+import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,6 +15,7 @@ import daedl
 from daedl import storage
 from daedl.checks import NotFittedError
 from daedl.classifier import Classifier
+from daedl.model import Model
 from daedl.networks import MLP, ConvNet, Network, WhitenNet
 from daedl.training.checkpoint import Checkpoint
 from daedl_bench import results
@@ -24,7 +26,7 @@ from daedl_bench.robustness.tiny import saved
 
 MODELS: tuple[tuple[str, type[Network]], ...] = (
     *(("daedl", ConvNet), ("daedl", MLP), ("softmax", WhitenNet), ("knn", MLP)),
-    *(("ensemble", MLP), ("dropout", MLP), ("natpn", MLP)),
+    *(("ensemble", MLP), ("dropout", MLP), ("natpn", MLP), ("daer", MLP)),
 )
 # Files per model with a changed description, and per kind with damage of some bytes and of one bit.
 DESCRIBED, DAMAGED, FLIPPED = 300, 250, 200
@@ -39,7 +41,7 @@ class Kind(NamedTuple):
 
 
 def measure(place: Place) -> list[Figure]:
-    """Every file must be refused with a ValueError, or be used without an error.
+    """Every file must be refused with a ValueError, or be loaded and predict finite numbers.
 
     A file with a digest that was damaged must be refused, or mean the same as before.
     """
@@ -62,6 +64,7 @@ def measure(place: Place) -> list[Figure]:
         Figure("files", counts["files"]),
         Figure("refused with a reason", counts["refused"]),
         Figure("other errors", counts["unclear"], 0),
+        Figure("files loaded that do not predict finite numbers", counts["unusable"], 0),
         Figure("damaged files whose content was used", counts["taken"], 0),
         Figure("pickles executed", marker.exists(), 0),
     ]
@@ -92,13 +95,28 @@ def _describe(place: Place, method: str, network: type[Network], counts: Counter
     path, draw = place.folder / "described.daedl", place.draw()
     tensors, description = saved(path, method, network)
 
-    def use() -> bytes:
-        model = Classifier.load(path)
-        return str(model.predict(torch.zeros(2, *model.network.input_shape)).records()).encode()
+    loaded: list[Model[Any]] = []
+
+    def load() -> bytes:
+        loaded[:] = [daedl.load(path)]
+        return b"loaded"
 
     for _ in range(place.count(DESCRIBED)):
-        storage.save(path, tensors, redescribed(draw, description))
-        _try(counts, use)
+        # Waiting until each file is on the disk would take most of the time.
+        path.write_bytes(storage.encoded(tensors, redescribed(draw, description)))
+        if _try(counts, load):
+            counts["unusable"] += not _predicts(loaded[0])
+
+
+def _predicts(model: Model[Any]) -> bool:
+    """Whether predictions of zeros are finite numbers."""
+    try:
+        records = model.predict(torch.zeros(2, *model.network.input_shape)).records()
+        json.dumps(records, allow_nan=False)
+    except Exception as error:
+        print(f"unusable: {type(error).__name__}: {error}")
+        return False
+    return True
 
 
 def _kinds(folder: Path) -> Iterator[Kind]:

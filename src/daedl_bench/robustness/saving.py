@@ -15,14 +15,16 @@ from daedl_bench.robustness._place import Figure, Place
 KILLS = 50
 # Widths that make a file of 17 MB, which takes some milliseconds to write.
 HIDDEN = (2048, 2048)
-WRITING = 0.02  # seconds after the first byte within which the process is killed (chosen)
+# Seconds within which the process is killed after the first byte is written, and half of the times after the
+# new model is in place (chosen).
+WRITING, PLACED = 0.02, 0.005
 RATES = (0.05, 0.2)
 
 
 def measure(place: Place) -> list[Figure]:
-    """Kills within `WRITING` seconds of the moment at which the temporary file appears."""
+    """Kills while the temporary file is written, and after it has replaced the model."""
     data, model = place.archive(), place.model(EDLPlus(), HIDDEN)
-    valid = {_calibrated(model, data, rate) for rate in RATES}
+    valid = {rate: _calibrated(model, data, rate) for rate in RATES}
     work = partial(_kill, data, model, valid, -(-place.count(KILLS) // PROCESSES))
     with ThreadPoolExecutor(PROCESSES) as pool:
         counts = sum(pool.map(work, range(PROCESSES)), Counter[str]())
@@ -35,22 +37,28 @@ def measure(place: Place) -> list[Figure]:
     ]
 
 
-def _kill(data: Path, model: Path, valid: set[bytes], kills: int, number: int) -> Counter[str]:
+def _kill(
+    data: Path, model: Path, valid: dict[float, bytes], kills: int, number: int
+) -> Counter[str]:
     folder, draw, counts = model.parent / str(number), Random(number), Counter[str]()
     folder.mkdir()
     model = Path(shutil.copy(model, folder))
     for turn in range(kills):
-        before, earlier = model.read_bytes(), set(temporaries(folder))
-        process = start(*_command(model, data, RATES[turn % 2]))
-        while process.poll() is None and not set(temporaries(folder)) - earlier:
+        before, earlier, file = model.read_bytes(), set(temporaries(folder)), model.stat().st_ino
+        rate = next(rate for rate, content in valid.items() if content != before)
+        process = start(*_command(model, data, rate))
+        while process.poll() is None:
+            written = set(temporaries(folder)) - earlier
+            if model.stat().st_ino != file if turn % 2 else written:
+                break
             time.sleep(0.0005)
-        time.sleep(draw.uniform(0, WRITING))
+        time.sleep(draw.uniform(0, PLACED if turn % 2 else WRITING))
         counts["kills"] += process.poll() is None
         finish(process, kill=True)
         counts["temporary"] += bool(temporaries(folder))
         counts["replaced"] += model.read_bytes() != before
-        counts["lost"] += model.read_bytes() not in valid
-    counts["lost"] += _calibrated(model, data, RATES[0]) not in valid
+        counts["lost"] += model.read_bytes() not in valid.values()
+    counts["lost"] += _calibrated(model, data, RATES[0]) not in valid.values()
     counts["left"] += len(temporaries(folder))
     return counts
 

@@ -11,29 +11,34 @@ import torch
 
 import daedl
 from daedl import storage
-from daedl.networks import MLP, ConvNet, Network, WhitenNet
+from daedl.methods import regression
+from daedl.networks import MLP, ConvNet, Network, ResNet18, WhitenNet
 from daedl_bench.memory import memory, reset_peak
 from daedl_bench.robustness._place import Figure, Place
 
-# Method, network, a setting in the description, and its value.
-LARGE: tuple[tuple[str, type[Network], str, Any], ...] = (
-    ("daedl", MLP, "network.arguments.hidden", [25_000, 25_000]),
-    ("daedl", MLP, "network.arguments.hidden", [1] * 100_000),
-    ("daedl", MLP, "spectral.iterations", 10**9),
-    ("daedl", ConvNet, "network.arguments.image_size", 6000),
-    ("softmax", WhitenNet, "network.arguments.hidden", [10**6, 10**6]),
-    ("ensemble", MLP, "method.arguments.size", 20_000),
-    ("natpn", MLP, "method.arguments.depth", 50_000),
-    ("sngp", MLP, "method.arguments.width", 10**6),
-    ("dropout", MLP, "method.arguments.num_passes", 10**8),
-    ("nuq", MLP, "fitted.num_classes", 10**9),
-    ("adats", MLP, "fitted.num_features", 10**9),
+# Method, network, and settings in the description with their values.
+LARGE: tuple[tuple[str, type[Network], Mapping[str, Any]], ...] = (
+    ("daedl", MLP, {"network.arguments.hidden": [25_000, 25_000]}),
+    ("daedl", MLP, {"network.arguments.hidden": [1] * 100_000}),
+    ("daedl", MLP, {"spectral.iterations": 10**9}),
+    ("daedl", ConvNet, {"network.arguments.image_size": 6000}),
+    # No weight depends on the size.
+    ("softmax", ResNet18, {"network.arguments.image_size": 20_000, "preprocess.size": 20_000}),
+    ("softmax", ResNet18, {"network.arguments.image_size": 10**9, "preprocess.size": 10**9}),
+    ("softmax", WhitenNet, {"network.arguments.hidden": [10**6, 10**6]}),
+    ("ensemble", MLP, {"method.arguments.size": 20_000}),
+    ("natpn", MLP, {"method.arguments.depth": 50_000}),
+    ("sngp", MLP, {"method.arguments.width": 10**6}),
+    ("dropout", MLP, {"method.arguments.num_passes": 10**8}),
+    ("nuq", MLP, {"fitted.num_classes": 10**9}),
+    ("adats", MLP, {"fitted.num_features": 10**9}),
 )
 
 SMALL: Mapping[type[Network], Callable[[], Network]] = MappingProxyType(
     {
         MLP: lambda: MLP(4, 3, hidden=(8,)),
         ConvNet: lambda: ConvNet(1, 3, image_size=8, channels=4),
+        ResNet18: lambda: ResNet18(1, 3, image_size=8, channels=4),
         WhitenNet: lambda: WhitenNet(1, 3, image_size=8, hidden=(4, 4)),
     }
 )
@@ -62,11 +67,13 @@ def measure(place: Place) -> list[Figure]:
 
 def written(folder: Path, number: int) -> Path:
     """The file of entry `number` of `LARGE`."""
-    method, kind, keys, value = LARGE[number]
+    method, kind, values = LARGE[number]
     path = folder / f"{number}.daedl"
     settings = {"epochs": 1} if method == "adats" else {}
     tensors, description = saved(path, method, kind, **settings)
-    storage.save(path, tensors, changed(description, keys, value))
+    for keys, value in values.items():
+        description = changed(description, keys, value)
+    storage.save(path, tensors, description)
     return path
 
 
@@ -76,10 +83,17 @@ def saved(
     """Save a small fitted and calibrated model, and return its tensors and description."""
     torch.manual_seed(0)
     network = SMALL[kind]()
-    model = daedl.Classifier(network, method, **settings)
-    data = torch.rand(90, *network.input_shape), torch.arange(90) % 3
-    model.fit_post_hoc(data).calibrate(data)
-    model.save(path)
+    inputs, classes = torch.rand(90, *network.input_shape), torch.arange(90) % 3
+    if method in regression.METHODS:
+        regressor = daedl.Regressor(network, method, **settings)
+        targets = inputs[:, :3] + classes[:, None]
+        daedl.fit(regressor, [(inputs, targets)], max_epochs=1, progress=False)
+        regressor.calibrate([(inputs, targets)])
+        regressor.save(path)
+    else:
+        classifier = daedl.Classifier(network, method, **settings)
+        classifier.fit_post_hoc((inputs, classes)).calibrate((inputs, classes))
+        classifier.save(path)
     return storage.load(path)
 
 

@@ -57,7 +57,8 @@ def _kill_and_resume(
             later = counts["kills"] % 2
             if later:
                 _await_epoch(process, checkpoint)
-            time.sleep(draw.uniform(0, spans[later]))
+            # Half of the rest, so that few runs complete before they are killed.
+            time.sleep(draw.uniform(0, spans[later] / (1 + later)))
             kill = process.poll() is None
         ended = finish(process, kill)
         counts["kills"] += kill

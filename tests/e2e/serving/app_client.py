@@ -1,6 +1,7 @@
 """Requests to an app in this process, and servers in threads."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -44,9 +45,16 @@ def post(app: FastAPI, content: Any = None, kind: str | None = "image/png", **mo
 
 
 @contextmanager
-def running(app: FastAPI, config: ServerConfig | None = None) -> Iterator[str]:
-    """Serve an app at a free port in a thread, and return its URL."""
+def running(
+    app: FastAPI, config: ServerConfig | None = None, buffer: int | None = None
+) -> Iterator[str]:
+    """Serve an app at a free port in a thread, and return its URL.
+
+    `buffer` is the size of the kernel's buffers for responses.
+    """
     with server.listen("127.0.0.1", 0) as listening:
+        if buffer:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
         serving = server.LimitedServer(app, config or ServerConfig())
         thread = threading.Thread(target=serving.run, args=([listening],))
         thread.start()

@@ -26,6 +26,7 @@ from daedl.data import read_images
 from daedl.networks import MLP, ConvNet, FeatureModule
 from daedl.serving import ServerConfig, create_app
 from daedl.serving.predictor import Batcher
+from daedl_bench.robustness._damage import many_scans
 
 JSON, NPY, FORM = "application/json", "application/octet-stream", "multipart/form-data; boundary=b"
 BATCH = "/predict/batch"
@@ -298,6 +299,12 @@ class TestInvalidRequests:
             bodies = [data[:length] for length in range(1, len(data) // 2, 97)]
             responses = send_all(app, [{"content": body, "kind": "image/png"} for body in bodies])
             assert {response.status_code for response in responses} == {400}
+
+    def test_jpegs_of_many_scans_are_not_decoded(self, app) -> None:
+        response = post(app, many_scans(64, 5000), "image/jpeg")
+        assert response.status_code == 400
+        assert "scans" in response.json()["detail"]
+        assert post(app, many_scans(64, 50), "image/jpeg").status_code == 200
 
     def test_pixels_are_counted_over_all_images(self, model, encode) -> None:
         app = create_app(model, ServerConfig(max_pixels=250))

@@ -97,16 +97,16 @@ class TestConnections:
 
     @pytest.mark.parametrize("start", [b"", POST])
     def test_an_incomplete_head_times_out(self, url, monkeypatch, start) -> None:
-        monkeypatch.setattr(LimitedProtocol, "head_seconds", 0.3)
+        monkeypatch.setattr(LimitedProtocol, "client_seconds", 0.3)
         assert exchange(url, start) == b""
 
     def test_the_second_head_times_out(self, url, monkeypatch) -> None:
-        monkeypatch.setattr(LimitedProtocol, "head_seconds", 0.3)
+        monkeypatch.setattr(LimitedProtocol, "client_seconds", 0.3)
         health = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
         assert exchange(url, health, then=b"GET /hea").count(b"200 OK") == 1
 
     def test_a_slow_body_is_not_a_slow_head(self, url, monkeypatch, encode, pixels) -> None:
-        monkeypatch.setattr(LimitedProtocol, "head_seconds", 0.1)
+        monkeypatch.setattr(LimitedProtocol, "client_seconds", 0.1)
         data = encode(pixels[0])
 
         def body() -> Iterator[bytes]:
@@ -133,7 +133,7 @@ class TestConnections:
                 connection.sendall(data)
 
     def test_idle_connections_are_evicted(self, model, monkeypatch) -> None:
-        monkeypatch.setattr(LimitedProtocol, "head_seconds", 60.0)
+        monkeypatch.setattr(LimitedProtocol, "client_seconds", 60.0)
         config = ServerConfig(max_connections=5)
         with running(create_app(model, config), config) as url, ExitStack() as stack:
             idle = [stack.enter_context(connect(url)) for _ in range(20)]
@@ -141,6 +141,24 @@ class TestConnections:
                 assert httpx.get(f"{url}/health").status_code == 200
             for connection in idle[:15]:
                 assert connection.recv(1) == b""  # closed
+
+    @pytest.mark.parametrize(
+        "requests", [1, 2, 30]
+    )  # below and above the limit of the write buffer
+    @pytest.mark.parametrize("last", [b"\r\n", b"Connection: close\r\n\r\n", b"X\r\n\r\n"])
+    def test_clients_that_do_not_read_are_closed(self, model, monkeypatch, requests, last) -> None:
+        monkeypatch.setattr(LimitedProtocol, "client_seconds", 0.2)
+        config = ServerConfig(max_connections=5)
+        get = b"GET /app.js HTTP/1.1\r\nHost: localhost\r\n"
+        with running(create_app(model), config, buffer=2048) as url, ExitStack() as stack:
+            for _ in range(5):
+                client = stack.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+                client.connect(("127.0.0.1", int(url.rsplit(":", 1)[1])))
+                client.sendall((get + b"\r\n") * (requests - 1) + get + last)
+            time.sleep(0.8)
+            for _ in range(3):
+                assert httpx.get(f"{url}/health").status_code == 200
 
     def test_many_clients(self, model, encode, pixels) -> None:
         async def send(url: str) -> list[httpx.Response]:

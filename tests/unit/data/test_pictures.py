@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from PIL import Image, ImageFilter
 
 from daedl.data.pictures import decode, pixels_of
+from daedl_bench.robustness._damage import many_scans
 
 SIDE = 3000  # of the large pictures, in pixels
 # Prints the bytes of additional memory at the peak, per pixel.
@@ -103,3 +105,22 @@ def test_a_small_jpeg_is_decoded_completely(tmp_path, size):
     with Image.open(path) as opened:
         complete = pixels_of(opened, 3, (32, 32))
     assert torch.equal(decode(path, 3, (32, 32), "stretch"), complete)
+
+
+def test_jpegs_of_many_scans_are_not_decoded(tmp_path):
+    """Each of them is a pass over all pixels."""
+    with pytest.raises(ValueError, match="scans"):
+        decode(BytesIO(many_scans(64, 5000)), 1, (8, 8), "stretch")
+    path = tmp_path / "a.jpg"
+    path.write_bytes(many_scans(64, 5000))
+    with pytest.raises(ValueError, match="scans"):
+        decode(path, 1, (8, 8), "stretch")
+    assert decode(BytesIO(many_scans(64, 50)), 1, (8, 8), "stretch").shape == (1, 8, 8)
+
+
+def test_scans_behind_the_end_and_in_metadata_do_not_count():
+    """Phones append a video; metadata contain other pictures."""
+    video, encoded = b"\xff\xda" * 1000, many_scans(64, 2)
+    comment = b"\xff\xfe" + (2002).to_bytes(2, "big") + video
+    content = encoded[:2] + comment[:2004] + encoded[2:] + video
+    assert decode(BytesIO(content), 1, (8, 8), "stretch").shape == (1, 8, 8)
