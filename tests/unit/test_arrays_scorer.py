@@ -170,3 +170,13 @@ def test_your_own_module(tmp_path):
     inputs = torch.randn(5, 4)
     arrays = daedl.Scorer(tmp_path / "model.daedl", load=load)(inputs.numpy())
     assert arrays["epistemic"].tolist() == model.predict(inputs).epistemic.tolist()
+
+
+@pytest.mark.parametrize("none", [np.zeros((0, 4), np.float32), np.array([], object)])
+def test_no_rows_are_empty_arrays(vectors, none):
+    path, inputs = vectors
+    expected = daedl.Scorer(path)(inputs)
+    found = daedl.Scorer(path)({"features": none})
+    assert [(name, len(each), each.dtype) for name, each in found.items()] == [
+        (name, 0, each.dtype) for name, each in expected.items()
+    ]
