@@ -211,7 +211,8 @@ def _rows(path: Path, columns: Sequence[str]) -> list[tuple[int, tuple[str, ...]
             if column not in head:
                 raise ValueError(
                     f"{path} has the columns {', '.join(head[:10]) or 'none'}; expected "
-                    f"{column!r}{suggestion(column, head)}: name it with --text or --label"
+                    f"{column!r}{suggestion(column, head)}: rename a column, or name it in training, with "
+                    "--text or --label"
                 )
         rows = [(reader.line_num, tuple(row[c] or "" for c in columns)) for row in reader]
     except csv.Error as error:
