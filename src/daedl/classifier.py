@@ -74,7 +74,10 @@ class Classifier(Model[Prediction]):
         preprocess: InputKind | None = None,
         **method_arguments: Any,
     ) -> "Classifier":
-        """Builds a classifier from any module that maps inputs to logits (B, C); the module is not copied.
+        """Builds a classifier from any module that maps inputs to logits (B, C).
+
+        The module is not copied: training changes its weights, and methods with layers of their own, such as
+        "sngp", replace its last one. Pass `copy.deepcopy(module)` to keep it.
 
         The module returns logits, an object or mapping with `logits`, or a tuple of logits and others, as
         models of transformers do: `Classifier.from_module(AutoModelForSequenceClassification..., "mean")`.

@@ -52,16 +52,23 @@ def convert(inputs: Inputs, change: Callable[[Any], Any]) -> Inputs:
     return change(inputs)
 
 
-def count_rows(inputs: Inputs) -> int:
-    """Returns the number of samples."""
-    return len(parts_of(inputs)[0])
+def count_rows(inputs: Inputs, where: str = "") -> int:
+    """Returns the number of samples; raises unless all parts have as many."""
+    rows = [len(each) for each in parts_of(inputs)]
+    if len(set(rows)) > 1:
+        raise ValueError(
+            f"the parts of the inputs{where} have {', '.join(map(str, rows))} rows; expected one row per "
+            "sample in every part: pass as many rows in each"
+        )
+    return rows[0]
 
 
 def select(inputs: Inputs, rows: Sequence[int] | Tensor) -> Inputs:
     """Returns the samples at the indices `rows`."""
     if is_text(inputs):
         return [inputs[int(row)] for row in rows]
-    chosen = torch.as_tensor(rows)
+    # Without a type, no rows at all would be floats.
+    chosen = rows if isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.long)
     return convert(inputs, lambda part: torch.as_tensor(part)[chosen])
 
 
@@ -137,11 +144,7 @@ def require_form(inputs: Inputs, form: str, where: str = "") -> None:
             f"inputs{where} are {arrived}; expected {form}, as in the first batch: use one tokenizer and one "
             "collator for all data"
         )
-    if len({len(each) for each in parts_of(inputs)}) > 1:
-        rows = ", ".join(str(len(each)) for each in parts_of(inputs))
-        raise ValueError(
-            f"the parts of the inputs{where} have {rows} rows; expected one row per sample in every part"
-        )
+    count_rows(inputs, where)
 
 
 def as_input(

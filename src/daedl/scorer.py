@@ -78,14 +78,17 @@ class Scorer:
     def __call__(self, batch: Batch | Array) -> dict[str, Array]:
         """Returns arrays by name for `batch`: arrays (B, ...) by column, or the inputs themselves."""
         column = self._select(batch)
-        inputs, broken = self._read(column)
-        if not self.skip_broken:
-            _require_readable(column, broken)
         number = count_rows(column)
-        if isinstance(column, np.ndarray) or len(broken) < number:
+        inputs, broken = self._read(column) if number else (None, {})
+        if not self.skip_broken:
+            remedy = "correct or remove them, or pass skip_broken=True"
+            _require_readable(column, broken, range(number), remedy)
+        if number and (isinstance(column, np.ndarray) or len(broken) < number):
             arrays = _arrays(self.model.predict(inputs, self.batch_size))
         else:
-            arrays = _arrays(self._blank(number))
+            # One row if there are none, which networks need not accept.
+            blank = _arrays(self._blank(max(number, 1)))
+            arrays = {name: each[:number] for name, each in blank.items()}
         if self.skip_broken:
             rows = list(broken)
             for values in arrays.values():
@@ -96,11 +99,15 @@ class Scorer:
             return {name: each for name, each in arrays.items() if each.ndim == 1}
         return {name: look_up(arrays, name, "output") for name in self.outputs}
 
-    def inputs(self, batch: Batch | Array) -> Any:
-        """Returns the inputs (B, ...) in `batch`, for `Classifier.predict`; raises for broken ones."""
+    def inputs(self, batch: Batch | Array, rows: Sequence[int] | Array | None = None) -> Any:
+        """Returns the inputs (B, ...) in `batch`, for `Classifier.predict`; raises for broken ones.
+
+        Errors name them by their numbers `rows` (B,), by default 0 to B − 1.
+        """
         column = self._select(batch)
         inputs, broken = self._read(column)
-        _require_readable(column, broken)
+        numbers = range(count_rows(column)) if rows is None else rows
+        _require_readable(column, broken, numbers, "correct or remove them")
         return inputs
 
     def _select(self, batch: Batch | Array) -> Inputs:
@@ -159,7 +166,9 @@ class Scorer:
         """A prediction of `number` inputs, none of which has parts that can be read."""
         network = self.model.network
         with evaluating(network), torch.no_grad():
-            blank = select(network.blank(), [0] * number)
+            blank = network.blank()
+            # Networks of a fixed shape have a blank batch without rows, and take it.
+            blank = select(blank, [0] * number if count_rows(blank) else [])
             return self.model.predict_outputs(self.model.method.forward(network, blank))
 
     def _pictures(self, column: Array, shape: Sequence[int]) -> tuple[Any, dict[int, str]]:
@@ -189,24 +198,38 @@ def require_columns(names: Iterable[str], columns: Iterable[str], where: str) ->
         )
 
 
-def _require_readable(column: Inputs, broken: Mapping[int, str]) -> None:
-    """Raises if rows of `column` are broken, and names them."""
+def _require_readable(
+    column: Inputs, broken: Mapping[int, str], numbers: Sequence[int] | Array, remedy: str
+) -> None:
+    """Raises if rows of `column`, which have `numbers`, are broken, and names them."""
     if broken:
-        named = {_name(column, row): reason for row, reason in broken.items()}
+        named = {_name(column, row, numbers): reason for row, reason in broken.items()}
         raise ValueError(
             f"{list_broken(named, 'inputs')}; expected images that can be decoded, texts, or finite numbers "
-            "of one shape: correct or remove them, or pass skip_broken=True"
+            f"of one shape: {remedy}"
         )
 
 
-def _name(column: Inputs, row: int) -> str:
+def _name(column: Inputs, row: int, numbers: Sequence[int] | Array) -> str:
     """The path in a row of `column`, or the number of the row."""
     cell = column[row] if isinstance(column, np.ndarray) else None
-    return str(cell) if isinstance(cell, str | Path) and str(cell).strip() else f"row {row}"
+    return (
+        str(cell) if isinstance(cell, str | Path) and str(cell).strip() else f"row {numbers[row]}"
+    )
 
 
 def _texts(column: Array) -> tuple[list[str], dict[int, str]]:
     """Texts, with a placeholder for those that are missing or empty, and the reasons by row."""
+    present = {
+        type(cell).__name__
+        for cell in column
+        if not (cell is None or (isinstance(cell, float) and np.isnan(cell)))
+    }
+    if present and not any(isinstance(cell, str) for cell in column):
+        raise ValueError(
+            f"a column of texts has values of type {', '.join(sorted(present))}; expected texts: name the "
+            "column of the texts as column=..."
+        )
     broken = {
         row: "no text"
         for row, cell in enumerate(column)

@@ -170,3 +170,33 @@ def test_your_own_module(tmp_path):
     inputs = torch.randn(5, 4)
     arrays = daedl.Scorer(tmp_path / "model.daedl", load=load)(inputs.numpy())
     assert arrays["epistemic"].tolist() == model.predict(inputs).epistemic.tolist()
+
+
+@pytest.mark.parametrize("none", [np.zeros((0, 4), np.float32), np.array([], object)])
+def test_no_rows_are_empty_arrays(vectors, none):
+    path, inputs = vectors
+    expected = daedl.Scorer(path)(inputs)
+    found = daedl.Scorer(path)({"features": none})
+    assert [(name, len(each), each.dtype) for name, each in found.items()] == [
+        (name, 0, each.dtype) for name, each in expected.items()
+    ]
+
+
+def test_the_form_that_spark_wants(path, vectors):
+    """`predict_batch_udf` pickles a function that builds the predictor, which gets one array of a batch.
+
+    The predictor returns a dict with the fields of the StructType and no others, arrays of as many rows, in
+    one dimension for numbers and strings.
+    """
+    fields = ["class_name", "label", "probability", "reason"]
+    build = pickle.loads(pickle.dumps(partial(daedl.Scorer, path, outputs=fields)))
+    predict = build()
+    images, _ = pictures(50, seed=2)
+    for rows in (50, 3, 1):
+        found = predict(images[:rows].flatten(1).numpy())
+        assert list(found) == fields
+        assert {each.shape for each in found.values()} == {(rows,)}
+        assert [each.dtype.kind for each in found.values()] == ["O", "i", "f", "O"]
+    assert all(isinstance(each, str) for name in ("class_name", "reason") for each in found[name])
+    wide = daedl.Scorer(vectors[0], outputs=["probs"])(vectors[1])  # an ArrayType
+    assert wide["probs"].shape == (60, 2)

@@ -207,6 +207,17 @@ class TestPredict:
             predict_files(model, [table], out)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["second.parquet"]
 
+    def test_files_without_rows_are_no_images(self, model, table, tmp_path):
+        none, out = tmp_path / "none.parquet", tmp_path / "out.parquet"
+        pq.write_table(pq.read_table(table).slice(0, 0), none)
+        with pytest.raises(ValueError, match=r"none\.parquet has no row"):
+            predict_files(model, [none], out, column="features")
+        assert predict_files(model, [none, table], out, column="features").rows == 2500
+
+    def test_a_missing_file_is_named(self, model, tmp_path):
+        with pytest.raises(FileNotFoundError, match="check the path"):
+            predict_files(model, [tmp_path / "no.parquet"], tmp_path / "out.parquet")
+
     def test_names_that_collide(self, model, tmp_path):
         path = tmp_path / "in.parquet"
         pq.write_table(pa.table({"v": [[0.0] * 4], "label": [1]}), path)

@@ -332,6 +332,60 @@ def test_wrong_inputs_are_explained(bert):
         daedl.Classifier.from_module(nn.Linear(4, 3), "cls", input_shape=(4,))
 
 
+def test_the_vocabulary_is_named_where_another_table_is_larger():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.BertConfig(
+        vocab_size=5, max_position_embeddings=24, num_hidden_layers=1, num_labels=3, **sizes
+    )
+    module = transformers.AutoModelForSequenceClassification.from_config(config)
+    example = {"input_ids": torch.ones(1, 4, dtype=torch.long)}
+    model = daedl.Classifier.from_module(module, "cls", method="softmax", example=example)
+    with pytest.raises(ValueError, match="from 0 to 4,"):
+        model.predict({"input_ids": torch.full((2, 4), 7)})
+
+
+def test_inputs_without_tokens_are_explained(bert):
+    inputs, labels = inputs_of(queries()), queries()["labels"]
+    inputs["attention_mask"][7] = 0
+    model = daedl.Classifier.from_module(bert, "mean")
+    with pytest.raises(ValueError, match="mask of row 7 of batch 0"):
+        model.fit_post_hoc((inputs, labels))
+    none = {name: each[:, :0] for name, each in inputs.items()}
+    for features in ("mean", "cls"):
+        wrapped = daedl.Classifier.from_module(bert, features, method="softmax")
+        with pytest.raises(ValueError, match=r"row 0|shape \(60, 0\)"):
+            wrapped.predict(none)
+
+
+def test_parts_with_other_numbers_of_rows_are_explained(bert):
+    model = daedl.Classifier.from_module(bert, "mean", method="softmax")
+    inputs = inputs_of(queries(3))
+    with pytest.raises(ValueError, match="3, 2 rows"):
+        model.predict({**inputs, "attention_mask": inputs["attention_mask"][:2]})
+
+
+@pytest.mark.parametrize("method", ["kl-pn", "rkl-pn"])
+def test_methods_trained_with_noise_reject_mappings(bert, method):
+    model = daedl.Classifier.from_module(bert, "mean", method=method)
+    before = {name: each.clone() for name, each in bert.state_dict().items()}
+    with pytest.raises(ValueError, match="no uniform noise"):
+        daedl.fit(model, queries(), max_epochs=1, accelerator="cpu", progress=False)
+    assert all(torch.equal(each, before[name]) for name, each in bert.state_dict().items())
+
+
+def test_a_scorer_returns_empty_arrays_for_no_rows(saved):
+    path, load = saved
+    columns = columns_of(queries(4))
+    for skip_broken in (False, True):
+        scorer = daedl.Scorer(path, load=load, skip_broken=skip_broken)
+        some, none = scorer(columns), scorer({name: each[:0] for name, each in columns.items()})
+        assert {name: each.dtype for name, each in none.items()} == {
+            name: each.dtype for name, each in some.items()
+        }
+        assert {len(each) for each in none.values()} == {0}
+
+
 def test_long_sequences_are_explained(bert):
     model = daedl.Classifier.from_module(bert, "cls", method="softmax")
     ids = torch.ones(2, 25, dtype=torch.long)
@@ -386,6 +440,7 @@ def test_parts_are_selected_split_and_joined():
     texts = ["a", "b", "c"]
     assert join(split(texts, 2)) == texts
     assert select(texts, [2]) == ["c"]
+    assert len(select(inputs, [])["b"]) == 0
     assert form_of(convert((torch.zeros(2, 3), torch.ones(2, dtype=torch.bool)), lambda x: x)) == (
         "a tuple of floats (batch, n), integers (batch)"
     )

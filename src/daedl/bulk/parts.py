@@ -104,7 +104,11 @@ class Labelled:
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         for place, batch in self.rows.batches([*self.scorer.columns, self.label]):
             numbers = self._numbers(batch[self.label], place["row"])
-            yield self.scorer.inputs(batch), torch.tensor(numbers)
+            try:
+                inputs = self.scorer.inputs(batch, place["row"])
+            except ValueError as error:
+                raise ValueError(f"{self.rows.file}: {error}") from error
+            yield inputs, torch.tensor(numbers)
 
     def _numbers(self, labels: Array, rows: Array) -> Array:
         # Arrow returns missing values as None, or as NaN among numbers.
@@ -153,7 +157,10 @@ def find_parts(sources: Iterable[str | Path], size: int = PART) -> list[Part]:
             f"the inputs are {arrived}; expected images or Parquet files, not both: pass one kind"
         )
     if tables:
-        return [part for table in dict.fromkeys(tables) for part in _split(table, size)]
+        parts = [part for table in dict.fromkeys(tables) for part in _split(table, size)]
+        if not parts:
+            raise ValueError(f"{tables[0]} has no row; expected at least one: name other files")
+        return parts
     names = list(dict.fromkeys(map(str, images)))
     return [Pictures(tuple(names[i : i + size])) for i in range(0, len(names), size)]
 
@@ -189,6 +196,8 @@ def _is_table(path: Path) -> bool:
 
 def _split(path: Path, size: int) -> list[Part]:
     parquet = import_optional("pyarrow.parquet", "Parquet files", "'daedl[ray]'")
+    if not path.is_file():
+        raise FileNotFoundError(f"no file at {path}; expected a Parquet file: check the path")
     try:
         with parquet.ParquetFile(path) as file:
             counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]

@@ -67,7 +67,7 @@ def calibrate(
     """Choose thresholds on held-out images, save them in the model, and plot risk against coverage.
 
     `daedl predict` and `daedl serve` then report whether to accept each prediction, or why not. The
-    guarantee holds for new images from the distribution of the held-out images.
+    guarantee holds for new inputs from the distribution of the held-out ones.
     """
     from daedl import figures  # noqa: PLC0415 (imports matplotlib, which is slow)
 

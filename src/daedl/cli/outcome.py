@@ -72,5 +72,6 @@ def summary(
         f"Saved the model to {out} and its options to {configuration}. Next:",
         f"  daedl evaluate {quoted} --id TEST_{noun.upper()} --ood OTHER_{noun.upper()}",
         f"  daedl predict {quoted} {'IMAGE.png' if noun == 'images' else noun.upper()}",
+        f"  daedl serve {quoted}",
     ]
     return "\n".join(lines)

@@ -11,7 +11,15 @@ from daedl.classifier import Classifier
 from daedl.cli.backbone import CacheFolder, cache_folder
 from daedl.cli.bulk import Column, EngineOption, Workers, labelled_parts
 from daedl.cli.common import Device, report_warnings
-from daedl.cli.images import Force, ModelFile, ModelOut, load_model, model_output, read_known
+from daedl.cli.images import (
+    Force,
+    ModelFile,
+    ModelOut,
+    SkipBroken,
+    load_model,
+    model_output,
+    read_known,
+)
 from daedl.cli.settings import MethodSettings, change
 from daedl.data import Labelled
 from daedl.data.loaders import Data
@@ -49,6 +57,7 @@ def refit(
     workers: Workers = None,
     out: ModelOut = None,
     cache: CacheFolder = None,
+    skip_broken: SkipBroken = False,
     force: Force = False,
     device: Device = "cpu",
 ) -> None:
@@ -62,8 +71,8 @@ def refit(
     classifier = load_model(model, device)
     classifier.method = change(classifier.method, settings or [])
     parts = labelled_parts(model, classifier, data, column, label, engine)
-    images = None if parts else read_known(data, classifier)
-    calibration = None if held_out is None else read_known(held_out, classifier)
+    images = None if parts else read_known(data, classifier, skip_broken)
+    calibration = None if held_out is None else read_known(held_out, classifier, skip_broken)
     before = classifier.thresholds
     tempering = calibration
     if calibration is not None and before is not None and classifier.method.needs_held_out:

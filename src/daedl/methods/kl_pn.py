@@ -11,6 +11,7 @@ from daedl import losses
 from daedl.checks import NonNegative, Positive
 from daedl.data import InputKind
 from daedl.dirichlet import Dirichlet
+from daedl.inputs import Inputs, form_of
 from daedl.methods.base import Method
 from daedl.outputs import Outputs
 from daedl.prediction import Prediction
@@ -64,7 +65,7 @@ class KLPN(Method):
         preprocess: InputKind | None = None,
     ) -> Tensor:
         """Loss of the images plus loss of as many noise images, in one forward pass."""
-        noise = torch.rand_like(images) if preprocess is None else preprocess.noise(images)
+        noise = _uniform(images) if preprocess is None else preprocess.noise(images)
         outputs = network(torch.cat([images, noise]))
         logits, noise_logits = outputs.logits.chunk(2)
         flat = Dirichlet(torch.zeros_like(noise_logits))
@@ -82,3 +83,13 @@ class KLPN(Method):
 
     def predict(self, outputs: Outputs, fitted: nn.Module | None) -> Prediction:
         return Prediction.from_dirichlet(outputs.logits)
+
+
+def _uniform(images: Inputs) -> Tensor:
+    """Uniform noise of the form of `images`."""
+    if not isinstance(images, Tensor) or not images.is_floating_point():
+        raise ValueError(
+            f"the inputs are {form_of(images)}, for which there is no uniform noise; expected a tensor of "
+            "floats: choose a method that is not trained with noise, such as 'daedl'"
+        )
+    return torch.rand_like(images)

@@ -163,21 +163,30 @@ class FeatureModule(Network):
         tables = [m for m in self.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
         if not integers or not tables:
             return None
-        low, high = (int(x) for x in torch.cat([each.flatten() for each in integers]).aminmax())
+        values = torch.cat([each.flatten() for each in integers])
+        if not len(values):
+            return ValueError(
+                f"the inputs have shape {tuple(integers[0].shape)} ({error}); expected at least one row, "
+                "with one integer or more: remove empty inputs"
+            )
+        low, high = (int(x) for x in values.aminmax())
         longest = max(each.shape[1:].numel() for each in integers)
         sizes = [each.num_embeddings for each in tables]
         # Modules of transformers say their limit, and raise errors of shapes beyond it.
-        limit = getattr(getattr(self.module, "config", None), "max_position_embeddings", None)
+        config = getattr(self.module, "config", None)
+        limit = getattr(config, "max_position_embeddings", None)
         too_long = isinstance(limit, int) and longest > limit
         # A bag raises no IndexError.
         bags = [each.num_embeddings for each in tables if isinstance(each, nn.EmbeddingBag)]
         beyond = low < 0 or high >= min(bags, default=max(sizes))
         if not (isinstance(error, IndexError) or too_long or beyond):
             return None
+        # The largest table may be that of positions.
+        vocabulary = getattr(config, "vocab_size", None) or min(bags, default=max(sizes))
         most = f"of at most {limit} of them" if too_long else "no longer than in its training"
         return ValueError(
             f"the inputs contain integers from {low} to {high} in sequences of up to {longest}, which the "
-            f"module can't look up ({error}); expected token ids from 0 to {max(sizes) - 1}, and sequences "
+            f"module can't look up ({error}); expected token ids from 0 to {vocabulary - 1}, and sequences "
             f"{most}: use the tokenizer of this module, and truncate its output"
         )
 
@@ -228,6 +237,8 @@ class FeatureModule(Network):
         tensors = convert(inputs, torch.as_tensor)
         form = self.form or form_of(tensors)
         require_form(tensors, form, where)
+        if self.function is mean_over_mask:
+            _require_tokens(tensors, where)
         self.form = form
         return tensors
 
@@ -315,6 +326,16 @@ def _last_hidden(outputs: Any) -> Tensor:
             'for features "cls" and "mean": name a submodule, or pass a function of the output'
         )
     return state
+
+
+def _require_tokens(inputs: Inputs, where: str) -> None:
+    """Raises if the attention mask of a row is empty, so that no mean exists."""
+    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+    if mask is not None and len(empty := (mask == 0).all(1).nonzero()):
+        raise ValueError(
+            f"the attention mask of row {int(empty[0])}{where} is zero everywhere; expected at least one "
+            f"token in each row: remove {len(empty)} such rows"
+        )
 
 
 def _shown(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Selective prediction: thresholds on uncertainty scores with finite-sample guarantees.
 
-Both guarantees hold for new images from the distribution of the calibration samples, which must not have
+Both guarantees hold for new inputs from the distribution of the calibration samples, which must not have
 been used for training. They say nothing about OOD images.
 
 Rejection rate. Let s_(1) ≤ … ≤ s_(n) be the scores of n calibration samples and s_(k) the threshold,

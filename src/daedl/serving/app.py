@@ -99,7 +99,8 @@ class PredictionService:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def _predict(self, request: Request, many: bool) -> list[Record]:
-        config, media_type = self._config, require_media_type(request, many)
+        config, spec = self._config, self.predictor.spec
+        media_type = require_media_type(request, spec.media_types(many))
         try:
             async with asyncio.timeout(config.timeout):
                 max_images = config.max_images if many else 1
@@ -110,7 +111,7 @@ class PredictionService:
                 f"the body didn't arrive within {config.timeout:g} s; expected the complete body: send it "
                 "faster, or reduce its size",
             ) from None
-        work = partial(self.predictor.spec.parse, media_type, uploads, config, many=many)
+        work = partial(spec.parse, media_type, uploads, config, many=many)
         run = asyncio.get_running_loop().run_in_executor
         try:
             async with asyncio.timeout(config.timeout):

@@ -68,6 +68,10 @@ class InputSpec:
         """Convert uploads to inputs; see `parse`."""
         return parse(media_type, uploads, self, config, many=many)
 
+    def media_types(self, many: bool) -> tuple[str, ...]:
+        """Return the accepted media types: a picture is a single image."""
+        return (JSON, NPY, FORM) if many else (*MEDIA_TYPES, JSON, NPY, FORM)
+
     def request_body(self, many: bool, max_images: int) -> Mapping[str, Any]:
         """Return the OpenAPI schema of a body by media type."""
         binary = {"type": "string", "format": "binary"}
@@ -82,7 +86,7 @@ class InputSpec:
             media_type: {"type": "object", "properties": properties, "required": [required]}
             for media_type, (properties, required) in objects.items()
         }
-        return {each: schemas.get(each, binary) for each in media_types(many)}
+        return {each: schemas.get(each, binary) for each in self.media_types(many)}
 
     @property
     def is_image(self) -> bool:
@@ -96,20 +100,15 @@ class InputSpec:
         return [self.shape, self.shape[1:]] if grey else [self.shape]
 
 
-def media_types(many: bool) -> tuple[str, ...]:
-    """Return the accepted media types: a picture is a single image."""
-    return (JSON, NPY, FORM) if many else (*MEDIA_TYPES, JSON, NPY, FORM)
-
-
-def require_media_type(request: Request, many: bool) -> str:
-    """Return the media type of the body, or raise if it isn't supported."""
+def require_media_type(request: Request, allowed: Sequence[str]) -> str:
+    """Return the media type of the body, or raise if it isn't `allowed`."""
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise HTTPException(
             415, f"the Content-Encoding is {encoding[:40]!r}; expected none: disable compression"
         )
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type not in (allowed := media_types(many)):
+    if media_type not in allowed:
         raise HTTPException(
             415,
             f"the Content-Type is {media_type[:60]!r}; expected {', '.join(allowed)}: set it to the type "

@@ -71,7 +71,7 @@ class Predictor:
             "input_shape": list(self.spec.shape),
             "accepts_images": self.spec.is_image,
             "accepts_texts": self.spec.is_text,
-            "image_types": MEDIA_TYPES,
+            "image_types": MEDIA_TYPES if self.spec.is_image else (),
             "has_alpha0": self.has_alpha0,
             "has_density": self.has_density,
             "density_reference": self.density_reference,

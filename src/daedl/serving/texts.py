@@ -24,14 +24,16 @@ class TextSpec:
         """Return one input."""
         return ["text"]
 
+    def media_types(self, many: bool) -> tuple[str, ...]:
+        """Return the accepted media type."""
+        del many
+        return (JSON,)
+
     def parse(
         self, media_type: str, uploads: Sequence[bytes], config: ServerConfig, *, many: bool
     ) -> list[str]:
         """Return the text of {"text": "..."}, or with `many` those of {"texts": [...]}."""
-        if media_type != JSON:
-            raise HTTPException(
-                415, f"the Content-Type is {media_type}, but the model reads texts; expected {JSON}"
-            )
+        del media_type
         key, expected = ("texts", '["...", ...]') if many else ("text", '"..."')
         try:
             content = json.loads(uploads[0])
@@ -51,7 +53,11 @@ class TextSpec:
                 f"the request has {len(texts):,} texts; expected at most {config.max_images}: send fewer",
             )
         if not texts or not all(each.strip() for each in texts):
-            raise HTTPException(422, "a text is empty; expected at least one character in each")
+            arrived = "a text" if texts else "the list of texts"
+            raise HTTPException(
+                422,
+                f"{arrived} is empty; expected one text or more, with at least one character in each",
+            )
         return texts
 
     def request_body(self, many: bool, max_images: int) -> Mapping[str, Any]:

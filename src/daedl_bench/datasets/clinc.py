@@ -65,7 +65,7 @@ def _stored(root: str | Path | None) -> Mapping[str, Array]:
         arrays: dict[str, Array] = {"seconds": np.zeros(())}
         for name, (chosen, _) in texts(root).items():
             started = time.process_time()
-            arrays[name] = _encode(chosen)
+            arrays[name] = _encode(chosen, path.parent)
             if name in ("train", "val"):
                 arrays["seconds"] = arrays["seconds"] + (time.process_time() - started)
         buffer = io.BytesIO()
@@ -97,9 +97,10 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _encode(chosen: Sequence[str]) -> Array:
+def _encode(chosen: Sequence[str], folder: Path) -> Array:
+    """Unit vectors; the features are cached where `fit_frozen(..., cache=folder)` finds them."""
     model = Classifier.from_backbone(ENCODER, num_classes=2, method="softmax")
     data = list(chosen), torch.zeros(len(chosen), dtype=torch.long)
-    vectors = features_of(model, data, FeatureCache(None, model), "CLINC150")[0].numpy()
+    vectors = features_of(model, data, FeatureCache(folder, model), "CLINC150")[0].numpy()
     unit: Array = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return unit

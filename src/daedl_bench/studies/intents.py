@@ -104,7 +104,7 @@ def untrained(
 ) -> tuple[Classifier, Sets]:
     """A head on embeddings of the frozen encoder, and the embeddings."""
     parts = {
-        name: (torch.tensor(vectors), torch.tensor(intents).clamp_min(0))
+        name: (torch.tensor(vectors), torch.tensor(intents))
         for name, (vectors, intents) in clinc.embeddings(data).items()
     }
     inputs, targets = parts["train"]
@@ -120,8 +120,10 @@ def frozen(method: str, seed: int, data: Path | None) -> tuple[Classifier, Sets]
 
 
 def sets_of(parts: Mapping[str, Any]) -> Sets:
-    """The splits by their purpose."""
-    return Sets(parts["train"], parts["val"], parts["test"], {UNKNOWN: parts["oos_test"]}, {})
+    """The splits by their purpose; queries out of scope have class 0, which nothing reads."""
+    inputs, intents = parts["oos_test"]
+    unknown = {UNKNOWN: (inputs, torch.zeros_like(intents))}
+    return Sets(parts["train"], parts["val"], parts["test"], unknown, {})
 
 
 def finetuned(method: str, seed: int, data: Path | None) -> tuple[Classifier, Sets]:
@@ -138,9 +140,7 @@ def finetuned(method: str, seed: int, data: Path | None) -> tuple[Classifier, Se
     network: Any = model.network
     network.freeze(network.finetuned)
     fit(model, train, val, **given, **finetuning(recipe, network).options())
-    return model, Sets(
-        parts["train"], parts["val"], parts["test"], {UNKNOWN: parts["oos_test"]}, {}
-    )
+    return model, sets_of(parts)
 
 
 def logistic(method: str, seed: int, data: Path | None) -> tuple[Classifier, Sets]:

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+import daedl
+from daedl.training.feature_cache import FeatureCache
 from daedl_bench.datasets import clinc
 
 SENTENCES = {
@@ -36,10 +38,13 @@ def test_embeddings_are_computed_once_and_labelled(tmp_path):
     assert known.shape == (2, 384)
     np.testing.assert_allclose(np.linalg.norm(known, axis=1), 1, rtol=1e-5)
     assert known[0] @ question > known[1] @ question
-    (stored,) = (tmp_path / "cache").iterdir()
+    (stored,) = (tmp_path / "cache").glob("*.npz")
     written = stored.stat().st_mtime_ns
     np.testing.assert_array_equal(clinc.embeddings(tmp_path)["train"][0], known)
     assert stored.stat().st_mtime_ns == written
+    # Trainings of the whole network find the features: their time is counted once, by `seconds_to_encode`.
+    model = daedl.Classifier.from_backbone(clinc.ENCODER, 150)
+    assert len(FeatureCache(tmp_path / "cache", model).rows) == 5
 
 
 def test_a_missing_file_is_named(tmp_path):

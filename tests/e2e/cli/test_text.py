@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 import daedl
+from daedl.bulk.parts import CHUNK
 from daedl.cli import app
 from tiny_encoder import TOPICS, sentences, write_csv, write_encoder
 
@@ -51,6 +53,7 @@ def trained(texts):
 def test_texts_become_an_accurate_model(trained, texts):
     path, output = trained
     assert "192 training texts, 48 held out" in output
+    assert f"daedl serve {path}" in output
     model = daedl.Classifier.load(path)
     assert model.class_names == sorted(TOPICS)
     pairs = sentences(60, seed=2)
@@ -178,6 +181,42 @@ def test_a_missing_package_is_named(texts, tmp_path, monkeypatch):
     assert [each.name for each in tmp_path.iterdir()] == ["data.csv"]
 
 
+def test_columns_are_named_in_training_and_empty_rows_skipped_in_refit(trained, tmp_path):
+    pairs = sentences(30)
+    other = write_csv(tmp_path / "other.csv", pairs, ("words", "intent"))
+    for command in (("predict", trained[0], other), ("evaluate", trained[0], "--id", other)):
+        result = call(*command)
+        assert result.exit_code == 1
+        assert "in training, with --text" in " ".join(result.output.split())
+    empty = write_csv(tmp_path / "empty.csv", [*pairs, ("", "money")])
+    refit = ("refit", trained[0], "--data", empty, "--out", tmp_path / "model.daedl")
+    assert "--skip-broken" in call(*refit).output
+    assert call(*refit, "--skip-broken").exit_code == 0
+
+
+def test_broken_texts_of_a_parquet_file_are_named_with_the_file(trained, tmp_path):
+    path = tmp_path / "in.parquet"
+    texts = ["pay"] * (CHUNK + 1) + [""]
+    pq.write_table(pa.table({"query": texts, "intent": ["money"] * len(texts)}), path)
+    options = ("--column", "query", "--label", "intent", "--out", tmp_path / "model.daedl")
+    result = call("refit", trained[0], "--data", path, *options)
+    assert result.exit_code == 1
+    assert f"in.parquet: row {CHUNK + 1} can't be read (no text)" in " ".join(result.output.split())
+    assert "skip" not in result.output
+
+
+def test_a_column_of_numbers_is_no_column_of_texts(trained, tmp_path):
+    path, out = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    for values in ([1.5, 2.0], [b"pay", None]):
+        pq.write_table(pa.table({"query": values}), path)
+        result = call("predict", trained[0], path, "--out", out)
+        assert result.exit_code == 1
+        assert "expected texts" in result.output
+        assert not out.exists()
+    missing = np.array([None, float("nan")], object)
+    assert list(daedl.Scorer(trained[0], skip_broken=True)(missing)["label"]) == [-1, -1]
+
+
 def test_unknown_labels_and_empty_texts_are_rejected(trained, tmp_path):
     model = daedl.Classifier.load(trained[0])
     data = write_csv(tmp_path / "new.csv", [("pay the bill", "money"), ("goal", "sports")])
@@ -214,8 +253,13 @@ def test_the_server_predicts_texts(trained):
             assert client.post("/predict", json=body).status_code == status
         too_many = client.post("/predict/batch", json={"texts": ["a"] * 65})
         assert too_many.status_code == 413
-        image = client.post("/predict", content=b"x", headers={"Content-Type": "image/png"})
-        assert image.status_code == 415
+        assert described["image_types"] == []
+        none = client.post("/predict/batch", json={"texts": []})
+        assert (none.status_code, "list of texts" in none.text) == (422, True)
+        for kind in ("image/png", "application/x-www-form-urlencoded"):
+            other = client.post("/predict", content=b"x", headers={"Content-Type": kind})
+            assert other.status_code == 415
+            assert "expected application/json:" in other.text
         schema = client.get("/openapi.json").json()
         body = schema["paths"]["/predict"]["post"]["requestBody"]["content"]
         assert list(body) == ["application/json"]
