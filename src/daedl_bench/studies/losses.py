@@ -106,6 +106,8 @@ def losses(classes: int) -> Mapping[str, Method]:
         "KL weight 0.05 · 10 / C": EDLPlus(kl_weight=weight * default / excess, **auto),
         "KL weight 0.05 min(1, 10 / C)²: the default": EDLPlus(**auto),
         f"the default after {FIRST} epochs of cross-entropy": CrossEntropyFirst(**auto),
+        "the default, all layers with norm 1": EDLPlus(spectral=SpectralNorm()),
+        "the default, all layers with norm 3": EDLPlus(spectral=SpectralNorm(coefficient=3.0)),
         SCALED: EDLPlus(spectral=SpectralNorm()),
     }
 
