@@ -14,6 +14,7 @@ from daedl.checks import require_batch, require_targets
 from daedl.data import Batch, InputKind, Labelled, Preprocess
 from daedl.data.loaders import Data
 from daedl.density import DensityEffect, DensityScorer, density_effect
+from daedl.density.gaussian import MissingClassError
 from daedl.distributed import sum_across
 from daedl.inputs import Inputs, count_rows
 from daedl.methods import Method
@@ -22,6 +23,7 @@ from daedl.model_file import Parts, require_network
 from daedl.networks import Backbone, FeatureHead, FeatureModule, Network
 from daedl.networks.depths import Features, Pooling
 from daedl.networks.feature_module import FeatureFunction
+from daedl.outputs import Outputs
 from daedl.prediction import Prediction
 from daedl.selective import MaxRejectionRate, On, Target, Thresholds, choose
 
@@ -201,6 +203,13 @@ class Classifier(Model[Prediction]):
                 self.targets(targets, count_rows(inputs), where).cpu().bincount(minlength=number)
             )
         return sum_across(counts)
+
+    def fit_outputs(self, outputs: Outputs, targets: Tensor) -> None:
+        """Fits the method to `outputs` and `targets`, as returned by `collect`."""
+        try:
+            super().fit_outputs(outputs, targets)
+        except MissingClassError as error:
+            raise error.named(self.class_names) from None
 
     def finished(self, prediction: Prediction) -> Prediction:
         """Adds the names of the classes."""

@@ -202,6 +202,14 @@ def test_verdict(changed, auroc, missed):
     assert [title.split()[0].strip(",") for title, goal in goals.items() if not goal.met] == missed
 
 
+def test_an_accuracy_may_be_a_goal_of_its_own():
+    methods, sets = dict.fromkeys(METHODS, FIGURES), {"noise": dict.fromkeys(METHODS, 0.9)}
+    assert next(iter(verdict.judge(methods, sets, 1.0, FIGURES["accuracy"]).values())).met
+    goal, *_ = verdict.judge(methods, sets, 1.0, 0.96).values()
+    assert not goal.met
+    assert goal.text.endswith("at least 96")
+
+
 def test_tempering_shows_the_ood_set_that_loses_most(tmp_path):
     values = {"before": (0.10, 0.2, 0.9, 0.8), "after": (0.02, 0.1, 0.85, 0.81)}
     rows = [

@@ -21,6 +21,12 @@ def test_one_line_per_epoch_with_the_remaining_time(blobs, capsys):
     assert re.fullmatch(rf"epoch 3 of 3: {results}", lines[2])
 
 
+def test_the_fit_of_the_density_is_announced(blobs, capsys):
+    model = daedl.Classifier(MLP(4, 3), "daedl")
+    daedl.fit(model, blobs, max_epochs=1, accelerator="cpu")
+    assert capsys.readouterr().out.splitlines()[1:] == ["fitting the density"]
+
+
 def test_nothing_is_printed_without_progress(blobs, capsys):
     model = daedl.Classifier(MLP(4, 3), "edl")
     daedl.fit(model, blobs, max_epochs=1, accelerator="cpu", progress=False)

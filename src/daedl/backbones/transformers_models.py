@@ -44,7 +44,9 @@ class Transformers(Source):
 
     def pretrained(self, name: str, image_size: int | None) -> Pretrained:
         """Loads the model and its image processor."""
-        package, local = _package(name), local_only(name)
+        package = _package(name)
+        _require_folder(name)
+        local = local_only(name)
         try:
             model = package.AutoModel.from_pretrained(name, local_files_only=local)
             processor = package.AutoImageProcessor.from_pretrained(name, local_files_only=local)
@@ -67,6 +69,18 @@ class Transformers(Source):
         # The path of a folder is of no use elsewhere: model files store its name.
         stored = Path(name).name if Path(name).is_dir() else name
         return Pretrained(f"hf:{stored}", weights, preprocess, config)
+
+
+def _require_folder(name: str) -> None:
+    """Raises if `name` is a path, which a name on the hub, OWNER/MODEL, is not, and no folder is there."""
+    path = Path(name)
+    if (
+        path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2
+    ) and not path.is_dir():
+        raise ValueError(
+            f"no folder at {name}; expected a folder with config.json, weights and "
+            f"preprocessor_config.json: check the path{_hint(name)}"
+        )
 
 
 def _package(name: str) -> Any:

@@ -174,7 +174,7 @@ class Features:
         file = self.files[0].with_name("density.safetensors")
         storage.save(file, density.state_dict(), {"settings": density.settings()})
         score = partial(_LogDensities, file, leave_one_out)
-        step = range_step(self.number) if leave_one_out else 1
+        step = range_step(self.number, len(density.counts)) if leave_one_out else 1
         return torch.cat(list(self.engine.map(score, self.groups(step))))
 
 

@@ -49,7 +49,7 @@ class ClassParts:
         )
         values, vectors = torch.linalg.eigh((along + along.mT) / 2)
         used = values > _LEAST * values[:, -1:]
-        used &= (counts > SAMPLES_PER_DIRECTION * directions.shape[1])[:, None]
+        used &= have_parts(counts, directions.shape[1])[:, None]
         scales = torch.where(used, values, torch.inf).rsqrt()
         bases = scales[:, :, None] * vectors.mT
         factors = bases @ sketch
@@ -57,6 +57,11 @@ class ClassParts:
         add_symmetric(residual, factors.flatten(0, 1), -1.0)
         freedom = (counts - 1).clamp_min(0).sum() - used.sum()
         return cls(factors, bases, residual, freedom)
+
+
+def have_parts(counts: Tensor, rank: int) -> Tensor:
+    """Whether classes (C,) of `counts` samples have enough for a part with `rank` directions."""
+    return counts > SAMPLES_PER_DIRECTION * rank
 
 
 def projections(factors: Tensor, freedom: Tensor) -> tuple[Tensor, Tensor]:

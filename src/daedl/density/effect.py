@@ -17,7 +17,7 @@ NEAR = 0.05
 # (chosen). The first is low because in-distribution samples that tie with OOD samples reduce AUPR at once.
 SATURATED = 0.02
 INERT = 0.90
-# Fewer samples near 0 than FEW may be chance (chosen), unless they are more than MOST of all.
+# Fewer samples near 0 or 1 than FEW may be chance (chosen), unless more than MOST of all are near 0.
 FEW = 10
 MOST = 0.5
 # Amounts of shrinkage that are recommended, the first one above the current amounts (chosen).
@@ -66,7 +66,7 @@ class DensityEffect:
     @property
     def inert(self) -> bool:
         """Whether the density hardly changes predictions."""
-        return not self.saturated and self.near_one > INERT
+        return not self.saturated and self.near_one > INERT and self.near_one * self.samples >= FEW
 
     def remedies(self) -> list[tuple[str, Any]]:
         """Settings, with values other than the current ones, that may solve a problem."""

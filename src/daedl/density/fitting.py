@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from daedl.checks import require_whole
+from daedl.density.class_parts import have_parts
 from daedl.density.directions import affordable_rank, class_directions
 from daedl.density.gaussian import GaussianDensity
 from daedl.density.leave_one_out import left_out_log_density
@@ -164,10 +165,15 @@ def _select(
 def _candidates(
     statistics: Callable[[Structure], ClassStatistics], num_classes: int, width: int, rank: int
 ) -> Iterator[tuple[str, ClassStatistics]]:
-    """Yield the structures to choose from, and their statistics."""
+    """Yield the structures to choose from, and their statistics.
+
+    Where no class has enough samples for directions of its own, "tied-low-rank" is equal to "tied".
+    """
     for required in required_structures("auto", num_classes, width, rank):
         computed = statistics(required)
-        yield required, computed
+        along = computed.directions
+        if along is None or bool(have_parts(computed.counts, along.shape[1]).any()):
+            yield required, computed
         if required == "tied-low-rank":
             yield "tied", computed.reduced("tied")
         if required == "full":

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Annotated, Any, Literal, cast
@@ -43,6 +43,22 @@ class GaussianSettings(msgspec.Struct, frozen=True):
     normalized: bool = False
     parts: tuple[Annotated[int, msgspec.Meta(ge=1)], ...] = ()
     candidates: dict[str, float] = {}
+
+
+class MissingClassError(ValueError):
+    """Classes without a training sample."""
+
+    def __init__(self, classes: Sequence[int | str], samples: int) -> None:
+        self.classes, self.samples = classes, samples
+        super().__init__(
+            f"no training sample of class {', '.join(map(str, classes))} among {samples}; expected samples "
+            "of every class: add samples, or build the network with fewer classes and renumber the labels"
+        )
+
+    def named(self, names: Sequence[str] | None) -> "MissingClassError":
+        """The error with the names of the classes, if they have names."""
+        classes = [repr(names[int(each)]) for each in self.classes] if names else self.classes
+        return MissingClassError(classes, self.samples)
 
 
 class GaussianDensity(nn.Module):
@@ -128,11 +144,7 @@ class GaussianDensity(nn.Module):
             )
         missing = (statistics.counts == 0).nonzero().flatten().tolist()
         if missing:
-            raise ValueError(
-                f"no training sample of class {', '.join(map(str, missing))} among "
-                f"{int(statistics.counts.sum())}; expected samples of every class: add samples, or "
-                "build the network with fewer classes and renumber the labels"
-            )
+            raise MissingClassError(missing, int(statistics.counts.sum()))
         # With H directions nothing would remain for the isotropic part.
         rank = None if rank is None else min(rank, statistics.num_features - 1) or None
         statistics = as_stored(statistics)

@@ -49,7 +49,8 @@ def left_out_log_density(
     ):
         mean, counts = statistics.means[c], statistics.counts.clone()
         counts[c] -= 1
-        for rows in torch.split((targets == c).nonzero()[:, 0], _ROWS):
+        own = (targets == c).nonzero()[:, 0]
+        for rows in torch.split(own, _ROWS) if len(own) else ():
             points = features[rows].double()
             deviations = (
                 unit_length(points, density.parts) if density.normalized else points

@@ -17,11 +17,14 @@ from daedl.density.shrinkage import Shrinkage
 from daedl.distributed import every, gather_across, sum_across
 from daedl.names import look_up, strip_prefix
 
-# Training samples used for the reference (chosen).
+# Training samples used for the reference, and the fewest for the range of many classes (chosen).
 _SAMPLE = 2048
 # Training samples whose leave-one-out densities determine the range (chosen): with 1,000 classes of 2,048
 # features, those of 1.28 million samples would take several times as long as the fit.
 RANGE = 2**16
+# Classes above which fewer are used (chosen). The density of each depends on the means of all classes, which
+# pass through memory for every class: 10,000 classes of three samples would take several minutes.
+MANY = 1000
 
 
 class DensityScorer(nn.Module):
@@ -155,9 +158,10 @@ class DensityScorer(nn.Module):
         return cls(density, normalizer, reference, settings.get("temperature", 1.0))
 
 
-def range_step(number: int) -> int:
+def range_step(number: int, classes: int) -> int:
     """k: the range is computed from the leave-one-out densities of every k-th of `number` samples."""
-    return max(1, number // RANGE)
+    most = max(_SAMPLE, RANGE * MANY**2 // max(MANY, classes) ** 2)
+    return max(1, number // most)
 
 
 def _log_densities(
@@ -169,6 +173,8 @@ def _log_densities(
     densities a smaller one is sufficient.
     """
     number = int(sum_across(torch.tensor(len(features))))
-    some = every(range_step(number) if leave_one_out else max(1, number // _SAMPLE))
+    some = every(
+        range_step(number, len(density.counts)) if leave_one_out else max(1, number // _SAMPLE)
+    )
     left_out = gather_across(left_out_log_density(density, features[some], targets[some]))
     return left_out if leave_one_out else gather_across(density(features.cpu())), left_out

@@ -271,6 +271,10 @@ def _train(
         lay_out(model.network, torch.contiguous_format)
     # Seeded, because a dataset may draw random numbers; the fit must not depend on interruptions.
     seed_epoch(plan.seed, plan.max_epochs, rank)
+    if plan.progress and rank == 0 and model.method.needs_fit:
+        # With many classes it takes minutes.
+        fitted = "the density" if hasattr(model.method, "covariance") else model.method.name
+        print(f"fitting {fitted}", flush=True)
     if model.method.fit_split == "training":
         model.fit_post_hoc(in_order(fit_data, rank, world_size), val)
     elif val is not None:

@@ -147,6 +147,12 @@ def test_unknown_transformers_folder_suggests_a_similar_one(transformers, tmp_pa
         backbones.pretrained(f"hf:{tmp_path / 'missing-vitt'}")
 
 
+@pytest.mark.parametrize("name", ["/nope/folder", "./nope", "a/b/c"])
+def test_a_path_is_not_looked_up_on_the_hub(transformers, name):
+    with pytest.raises(ValueError, match="no folder at"):
+        backbones.pretrained(f"hf:{name}")
+
+
 @pytest.mark.parametrize(
     ("name", "package"), [("timm:resnet18", "timm"), ("hf:x/y", "transformers")]
 )

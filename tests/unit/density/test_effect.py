@@ -72,6 +72,8 @@ def test_advice_for_inert_and_saturated_densities(case):
     advice = density_effect(outputs, inert).advice()
     assert "inert" in advice
     assert "smooth-quantile" in advice
+    few = Outputs(outputs.features[:5], outputs.logits[:5])
+    assert density_effect(few, inert).advice() is None  # which may be chance
     saturated = DensityScorer(scorer.density, MinMax(low=0.0, high=10.0))
     effect = density_effect(outputs, saturated)
     assert "saturated" in effect.advice()

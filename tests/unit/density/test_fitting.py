@@ -79,6 +79,18 @@ def test_matrices_per_class_that_take_too_long_are_no_candidates(monkeypatch):
     assert set(candidates) == {"tied", "tied-low-rank", "diagonal"}
 
 
+def test_directions_of_classes_with_too_few_samples_are_no_candidate(monkeypatch):
+    monkeypatch.setattr(fitting, "_CANDIDATE_OPERATIONS", 2 * 24**3 - 1)
+    features, targets = sample("tied", 200, torch.Generator().manual_seed(0))
+    tied, low_rank = (
+        fit_gaussians(features, targets, 2, covariance) for covariance in ("tied", "tied-low-rank")
+    )
+    torch.testing.assert_close(tied(features), low_rank(features))
+    density = fit_gaussians(features, targets, 2, "auto")
+    assert set(density.candidates) == {"tied", "diagonal"}
+    assert torch.equal(density(features), tied(features))
+
+
 def test_invalid_settings_are_rejected(blobs):
     with pytest.raises(ValueError, match="did you mean 'low-rank'"):
         fit_gaussians(*blobs, 3, "lowrank")

@@ -35,6 +35,13 @@ def test_saved_classifier_is_the_same_and_can_be_updated(blobs, tmp_path, covari
     assert again.fitted.density.normalized == normalize
 
 
+def test_a_class_without_samples_is_named(blobs):
+    inputs, targets = blobs
+    model = daedl.Classifier(MLP(4, 3, hidden=(16,)), "daedl", ["cat", "dog", "ship"])
+    with pytest.raises(ValueError, match="class 'dog' among"):
+        model.fit_post_hoc([(inputs[targets != 1], targets[targets != 1])])
+
+
 @pytest.mark.parametrize("covariance", ["tied", "low-rank", "tied-low-rank"])
 def test_exported_classifier_agrees_with_pytorch(blobs, covariance):
     model = classifier(blobs, covariance=covariance, rank=3, normalize_features=True)

@@ -7,7 +7,36 @@ import pytest
 import torch
 
 from daedl.density import NORMALIZERS, DensityScorer
+from daedl.density import scorer as scorer_module
 from daedl.density.fitting import FLOAT32_AGREEMENT
+from daedl.density.leave_one_out import left_out_log_density
+from daedl.density.scorer import MANY, RANGE, range_step
+
+
+def test_samples_of_the_range():
+    """Fewer with many classes; up to 1,000 their number does not matter."""
+    for classes in (2, MANY):
+        assert range_step(RANGE, classes) == 1
+        assert range_step(10 * RANGE, classes) == 10
+    assert range_step(RANGE, 2 * MANY) == 4
+    assert range_step(30_000, 10 * MANY) == 14
+
+
+def test_range_of_many_classes_of_few_samples(monkeypatch):
+    """The range of some left-out samples is that of all, up to chance."""
+    monkeypatch.setattr(scorer_module, "MANY", 50)
+    monkeypatch.setattr(scorer_module, "RANGE", 1000)
+    monkeypatch.setattr(scorer_module, "_SAMPLE", 100)
+    classes, generator = 200, torch.Generator().manual_seed(0)
+    targets = torch.arange(3 * classes) % classes
+    features = 2 * torch.randn(classes, 4, generator=generator)[targets]
+    features += torch.randn(features.shape, generator=generator)
+    assert range_step(len(targets), classes) == 6
+    scorer = DensityScorer.fit(
+        features, targets, classes, "tied", "auto", "half-quantile", leave_one_out=True
+    )
+    left_out = left_out_log_density(scorer.density, features, targets)
+    assert scorer.normalizer(left_out).mean() == pytest.approx(scorer.reference, abs=0.05)
 
 
 @pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "low-rank", "auto"])

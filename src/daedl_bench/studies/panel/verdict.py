@@ -18,6 +18,8 @@ EXPERIMENT = "panel"
 CASES: Mapping[str, Case] = {**tables.CASES, **photos.CASES}
 Figures = Mapping[str, float]
 ACCEPTING = ("daedl", "softmax", "energy", "knn", "mahalanobis")
+# Smallest accuracies that are goals, by case.
+LEAST = {"photos-4-backbone": 0.95}
 OURS, REFERENCE, CALIBRATED = "daedl", "softmax", "temperature"
 MISSING = "not measured"  # with the present defaults
 
@@ -85,7 +87,7 @@ def panel_goals(results: Results) -> str:
     """One line per case: whether DAEDL meets each goal, and its figure."""
     rows = current(results)
     judged = {
-        case: judge(methods, aurocs(rows, case), time_ratio(rows, case))
+        case: judge(methods, aurocs(rows, case), time_ratio(rows, case), LEAST.get(case, 0.0))
         for case, methods in complete(rows).items()
     }
     head = ["", *next(iter(judged.values()), {})]
@@ -184,9 +186,15 @@ def time_ratio(rows: DataFrame, case: str) -> float:
 
 
 def judge(
-    methods: Mapping[str, Figures], auroc: Mapping[str, Figures], times: float
+    methods: Mapping[str, Figures],
+    auroc: Mapping[str, Figures],
+    times: float,
+    least: float = 0.0,
 ) -> dict[str, Goal]:
-    """The goals by title, given figures by method, AUROC by OOD set and method, and the ratio of times."""
+    """The goals by title, given figures by method, AUROC by OOD set and method, and the ratio of times.
+
+    `least` is the smallest accuracy that is a goal.
+    """
     ours, reference = methods[OURS], methods[REFERENCE]
     limit = max(0.03, methods[CALIBRATED]["ece"])
     gaps = {
@@ -196,8 +204,9 @@ def judge(
     worst = min(gaps, key=lambda data: gaps[data])
     return {
         "accuracy, at most 0.3 below softmax": Goal(
-            ours["accuracy"] >= reference["accuracy"] - 0.003,
-            f"{100 * ours['accuracy']:.1f}, softmax {100 * reference['accuracy']:.1f}",
+            ours["accuracy"] >= max(reference["accuracy"] - 0.003, least),
+            f"{100 * ours['accuracy']:.1f}, softmax {100 * reference['accuracy']:.1f}"
+            + (f", at least {100 * least:.0f}" if least else ""),
         ),
         "ECE, at most 3 or with temperature": Goal(
             ours["ece"] <= limit, f"{100 * ours['ece']:.1f}, limit {100 * limit:.1f}"
