@@ -26,7 +26,7 @@ from daedl.methods.edl_plus import PUBLISHED_CLASSES, EDLPlus
 from daedl.networks import MLP, FeatureHead, Network
 from daedl.spectral import SpectralNorm
 from daedl_bench import options, results
-from daedl_bench.names import markdown
+from daedl_bench.names import DASH, markdown
 from daedl_bench.spec import digest
 from daedl_bench.studies.panel import tables
 from daedl_bench.studies.panel.tables import Table
@@ -168,7 +168,8 @@ def table(found: Results) -> str:
         cells = []
         for name in PROBLEMS:
             values = rows[(rows["method"] == title) & (rows["data"] == name)]["value"]
-            cells.append(Summary(values.mean(), values.std(), len(values)).text(digits=1))
+            shown = Summary(values.mean(), values.std(), len(values))
+            cells.append(shown.text(digits=1, count=True) if len(values) else DASH)
         lines.append([title, *cells])
     head = ["", *(f"{each.title}, {each.classes:,} classes" for each in PROBLEMS.values())]
     return markdown(head, lines)

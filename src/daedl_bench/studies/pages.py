@@ -18,7 +18,14 @@ from daedl_bench.corruptions.page import table as corruptions
 from daedl_bench.options import RESULTS, ResultsFolder
 from daedl_bench.robustness._table import table as robustness
 from daedl_bench.spec import catalogue
-from daedl_bench.studies import _cifar_tables, _mnist_tables, intents, many_classes, normalization
+from daedl_bench.studies import (
+    _cifar_tables,
+    _mnist_tables,
+    intents,
+    losses,
+    many_classes,
+    normalization,
+)
 from daedl_bench.studies.panel import verdict
 from daedl_bench.studies.regression import tables as regression_tables
 from daedl_bench.summary import Results
@@ -58,6 +65,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
         **regression_tables.TABLES,
         "many-classes": many_classes.table,
         **normalization.TABLES,
+        **losses.TABLES,
         "panel": verdict.panel,
         "panel-photos": verdict.panel_photos,
         "panel-goals": verdict.panel_goals,
