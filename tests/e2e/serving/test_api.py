@@ -222,7 +222,7 @@ REJECTED = [
     (png_header(0, 5), "image/png", 400, "decoded"),
     (b"{", JSON, 400, "JSON"),
     (b"\xff\xfe{}", JSON, 400, "JSON"),
-    (b"[" * 100_000, JSON, 400, "JSON"),
+    (b"[" * 9_000, JSON, 400, "JSON"),
     (b"null", JSON, 422, "array"),
     (b"{}", JSON, 422, "array"),
     (b'{"images": []}', JSON, 422, "array"),
