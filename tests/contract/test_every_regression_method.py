@@ -5,10 +5,12 @@ import dataclasses
 import json
 import math
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 import daedl
 from daedl import methods
@@ -17,7 +19,7 @@ from daedl.export import to_torch_export
 from daedl.export.graph import random_images
 from daedl.methods import regression
 from daedl.methods.dropout import DropoutPasses
-from daedl.networks import MLP
+from daedl.networks import MLP, FeatureModule
 from daedl.outputs import Outputs, evaluating
 
 fit = partial(daedl.fit, accelerator="cpu", progress=False)
@@ -84,6 +86,22 @@ def test_training_reduces_the_loss_and_predicts_in_the_units_of_the_targets(trai
     # The deviation is that of the residuals, up to a factor.
     ratio = (p.mean - table[1]).square().mean(0).sqrt() / p.std.mean(0)
     assert ((ratio > 0.4) & (ratio < 2.5)).all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_threads_predict_as_one_thread(method, table, training):
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2)]
+    model = daedl.Regressor(FeatureModule(nn.Sequential(*layers), "2", (4,)), method)
+    fit(model, table, max_epochs=1)
+    model.train(training)
+    expected = [model.predict(table[0][:rows]) for rows in range(1, 9)]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with ThreadPoolExecutor(8) as threads:
+        computed = [*threads.map(lambda n: model.predict(table[0][:n]), [*range(1, 9)] * 2)]
+    assert all(equal(*pair) for pair in zip(computed, expected * 2, strict=True))
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert model.network.training is training
 
 
 def test_variance_is_the_sum_of_both_parts(trained, table):

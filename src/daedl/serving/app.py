@@ -80,15 +80,14 @@ class PredictionService:
 
     async def predict(self, request: Request, *, many: bool) -> list[Record]:
         """Return one record per image of the request."""
-        if self._slots.locked():
-            raise HTTPException(
-                503,
-                f"{self._config.max_requests} requests are in progress; expected fewer at a time: try "
-                "again in a second",
-                {"Retry-After": "1"},
-            )
+        media_type = require_media_type(request, self.predictor.spec.media_types(many))
+        self._require_slot()  # before the body is read
+        uploads = await self._read(request, media_type, self._config.max_images if many else 1)
+        # A slot is taken afterwards: clients that send slowly would keep all of them.
+        self._require_slot()
+        work = partial(self.predictor.spec.parse, media_type, uploads, self._config, many=many)
         async with self._slots:
-            records = await self._predict(request, many)
+            records = await self._predict(work)
         self.metrics.count_predictions(records)
         return records
 
@@ -98,23 +97,32 @@ class PredictionService:
         for threads in (self._decoders, self._large_decoder):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _predict(self, request: Request, many: bool) -> list[Record]:
-        config, spec = self._config, self.predictor.spec
-        media_type = require_media_type(request, spec.media_types(many))
+    def _require_slot(self) -> None:
+        if self._slots.locked():
+            raise HTTPException(
+                503,
+                f"{self._config.max_requests} requests are in progress; expected fewer at a time: try "
+                "again in a second",
+                {"Retry-After": "1"},
+            )
+
+    async def _read(self, request: Request, media_type: str, max_images: int) -> list[bytes]:
+        timeout = self._config.timeout
         try:
-            async with asyncio.timeout(config.timeout):
-                max_images = config.max_images if many else 1
-                uploads = await read_uploads(request, media_type, max_images)
+            async with asyncio.timeout(timeout):
+                return await read_uploads(request, media_type, max_images)
         except TimeoutError:
             raise HTTPException(
                 408,
-                f"the body didn't arrive within {config.timeout:g} s; expected the complete body: send it "
+                f"the body didn't arrive within {timeout:g} s; expected the complete body: send it "
                 "faster, or reduce its size",
             ) from None
-        work = partial(spec.parse, media_type, uploads, config, many=many)
+
+    async def _predict(self, work: Callable[[], Any]) -> list[Record]:
+        timeout = self._config.timeout
         run = asyncio.get_running_loop().run_in_executor
         try:
-            async with asyncio.timeout(config.timeout):
+            async with asyncio.timeout(timeout):
                 inputs = await run(self._decoders, work)
                 if isinstance(inputs, Pictures):
                     inputs = await run(self._large_decoder, inputs.decode)
@@ -122,7 +130,7 @@ class PredictionService:
         except TimeoutError:
             raise HTTPException(
                 504,
-                f"the prediction took longer than {config.timeout:g} s; expected less: try again later, or "
+                f"the prediction took longer than {timeout:g} s; expected less: try again later, or "
                 "send fewer or smaller images",
             ) from None
         except ValueError as error:  # such as features that overflow

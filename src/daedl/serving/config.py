@@ -10,7 +10,7 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Limits of a server, all chosen. Memory grows with `max_requests` times `max_bytes`.
+    """Limits of a server, all chosen. Memory grows with `max_connections` times `max_bytes`.
 
     Attributes:
         token: required bearer token ("Authorization: Bearer ..."); None disables authentication.
@@ -20,7 +20,8 @@ class ServerConfig:
         max_pixels: pixels of all images of a request together, before they are resized. Requests with many
             pixels are decoded one at a time: 25 million take 200 MiB (400 MiB in WebP).
         max_images: images per request.
-        max_requests: requests processed concurrently; others are rejected with status 503.
+        max_requests: requests processed concurrently, after their bodies have arrived; others are rejected
+            with status 503.
         max_connections: open connections. 128 stay below the lowest common limit of file descriptors,
             256, and twice `max_requests` leaves room for idle ones.
         timeout: seconds for a request body to arrive, and for its predictions to be computed.

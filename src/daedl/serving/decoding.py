@@ -30,6 +30,8 @@ FORM = "multipart/form-data"
 
 # Bytes of a .npy header; numpy writes 118 for the usual dtypes (chosen).
 MAX_NPY_HEADER = 1024
+# Lists in JSON beyond those of an array of the right shape, so that small mistakes are explained (chosen).
+SLACK = 10_000
 # Pixels of a request above which it is decoded alone. Decoding takes up to 8 bytes of memory per pixel, 16
 # for WebP (chosen: more than most images of web pages have, and less than most photographs).
 LARGE = 2_000_000
@@ -137,7 +139,11 @@ def parse(
     if media_type in (JSON, NPY):
         (body,) = uploads
         key = "images" if many else "array"
-        values, white = _parse_json(body, key) if media_type == JSON else _parse_npy(body)
+        if media_type == JSON:
+            _require_lists(body, spec.shape, config.max_images if many else 1)
+            values, white = _parse_json(body, key)
+        else:
+            values, white = _parse_npy(body)
         return _arrays_to_inputs(values, white, spec, config.max_images if many else None)
     if spec.preprocess is None:
         raise HTTPException(
@@ -246,6 +252,17 @@ def _arrays_to_inputs(
     if spec.preprocess is not None:
         inputs = inputs * (WHITE / white / spec.preprocess.scale)
     return inputs.to(spec.dtype)
+
+
+def _require_lists(body: bytes, shape: tuple[int, ...], number: int) -> None:
+    """Raise if the JSON has more lists than `number` arrays of `shape`: each takes 56 bytes or more."""
+    rows = sum(math.prod(shape[:axes]) for axes in range(len(shape)))  # lists of one array
+    if (lists := body.count(b"[")) > (most := SLACK + number * rows):
+        raise HTTPException(
+            413,
+            f"the JSON has {lists:,} lists; expected at most {most:,}, more than those of {number} arrays "
+            f"of shape {shape} need: send fewer or smaller arrays",
+        )
 
 
 def _parse_json(body: bytes, key: str) -> tuple[np.ndarray[Any, Any], float]:

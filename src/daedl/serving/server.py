@@ -118,9 +118,10 @@ class LimitedProtocol(H11Protocol):
         self.transport.abort()
 
     def _is_idle(self) -> bool:
-        """Whether the server waits for the client: for a request head, or to receive a response."""
-        waits = self.cycle is None or self.cycle.response_started or self.flow.write_paused
-        return waits or self.transport.is_closing()
+        """Whether the server waits for the client: for a request, or to receive a response."""
+        cycle = self.cycle
+        waits = cycle is None or cycle.more_body or cycle.response_started
+        return waits or self.flow.write_paused or self.transport.is_closing()
 
     def _rank(self) -> tuple[bool, float]:
         """Closing connections are evicted first, then those that have waited longest."""

@@ -86,6 +86,7 @@ _JSON = (
     json.dumps({"array": [_ROW] * 28, "max": [1]}),
     json.dumps({"images": [[_ROW] * 28] * 65}),
     '{"array": [[NaN]]}',
+    json.dumps({"images": [[]] * 2_000_000}),  # hundreds of MiB as Python objects
     "null",
 )
 # HTTP with wrong lengths, encodings or methods.

@@ -93,7 +93,8 @@ def _try(counts: Counter[str], read: Callable[[], bytes]) -> bytes:
 def _describe(place: Place, method: str, network: type[Network], counts: Counter[str]) -> None:
     """Models with another description and a valid digest."""
     path, draw = place.folder / "described.daedl", place.draw()
-    tensors, description = saved(path, method, network)
+    # In another file, because these tensors are parts of it.
+    tensors, description = saved(place.folder / "valid.daedl", method, network)
 
     loaded: list[Model[Any]] = []
 

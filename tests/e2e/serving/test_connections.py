@@ -160,6 +160,16 @@ class TestConnections:
             for _ in range(3):
                 assert httpx.get(f"{url}/health").status_code == 200
 
+    def test_clients_that_send_slowly_lock_nobody_out(self, model, encode, pixels) -> None:
+        config = ServerConfig(max_connections=5, max_requests=5)
+        head = POST + b"Content-Type: image/png\r\nContent-Length: 100\r\n\r\nx"
+        with running(create_app(model, config), config) as url, ExitStack() as stack:
+            for _ in range(5):
+                stack.enter_context(connect(url)).sendall(head)
+            time.sleep(0.2)
+            response = httpx.post(f"{url}/predict", content=encode(pixels[0]), headers=PNG)
+            assert response.status_code == 200
+
     def test_many_clients(self, model, encode, pixels) -> None:
         async def send(url: str) -> list[httpx.Response]:
             async with httpx.AsyncClient(timeout=60) as client:
