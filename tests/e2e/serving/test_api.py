@@ -544,11 +544,11 @@ class TestLimits:
         assert post(app, encode(pixels[0])).status_code == 200
 
     def test_slow_predictions_time_out_and_are_cancelled(self, pixels, encode) -> None:
-        app, calls = slow_app(0.4, timeout=0.3)
+        app, calls = slow_app(2.0, timeout=1.5)
         first, *others = images([encode(pixels[0])] * 4)
-        responses = send_all(app, [first, *({**each, "delay": 0.05} for each in others)])
+        responses = send_all(app, [first, *({**each, "delay": 0.2} for each in others)])
         assert [each.status_code for each in responses] == [504] * 4
-        time.sleep(0.3)  # a forward pass can't be interrupted
+        time.sleep(1.0)  # a forward pass can't be interrupted
         calls.seconds = 0
         assert post(app, encode(pixels[0])).status_code == 200
         assert calls.batches == [1, 1]
