@@ -55,6 +55,36 @@ class TestPrediction:
         assert 5 < float(loud.std) < 16
         assert float(quiet.mean) == pytest.approx(100, abs=3)
 
+    @pytest.mark.parametrize(
+        ("offset", "unit"), [(1e9, 1.0), (-1.7e9, 1e-2), (0.0, 1e20), (0.0, 1e-25), (0.0, 1e100)]
+    )
+    def test_large_offsets_and_extreme_units(self, offset, unit):
+        """Predictions are those for targets in ordinary units, up to rounding of the targets."""
+        x, y = draw(400, 0)
+        plain, extreme = build("gaussian"), build("gaussian")
+        for model, targets in ((plain, y.double()), (extreme, offset + unit * y.double())):
+            fit(model, (x, targets), max_epochs=3)
+            model.calibrate((x, targets))
+        p, q = plain.predict(x), extreme.predict(x)
+        for one, other in (
+            (p.mean, (q.mean - offset) / unit),
+            (p.std, q.std / unit),
+            (p.interval()[1], (q.interval()[1] - offset) / unit),
+            (p.columns()["lower"], (q.columns()["lower"] - offset) / unit),
+            (p.interval(0.5, conformal=False)[0], (q.interval(0.5, False)[0] - offset) / unit),
+        ):
+            torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-2)
+
+    def test_inputs_with_large_offsets(self):
+        x, y = draw(400, 0)
+        plain, moved = build("gaussian"), build("gaussian")
+        far = x.double() + 1e12
+        fit(plain, (x, y), max_epochs=3)
+        fit(moved, (far, y), max_epochs=3)
+        torch.testing.assert_close(
+            plain.predict(x).mean, moved.predict(far).mean, rtol=1e-2, atol=0
+        )
+
     def test_figures(self, trained):
         x, y = draw(500, 3)
         figures = {each.metric: each.value for each in regression(trained.predict(x), y)}
@@ -211,6 +241,11 @@ class TestBadInput:
     def test_targets(self, targets, error, message):
         with pytest.raises(error, match=message):
             fit(build(), (draw(60, 0)[0], targets))
+
+    def test_a_unit_whose_squares_overflow(self):
+        x, y = draw(60, 0)
+        with pytest.raises(ValueError, match="unit"):
+            fit(build(), (x, y.double() * 1e160))
 
     def test_text_targets(self):
         with pytest.raises(TypeError):
