@@ -20,6 +20,7 @@ from daedl_bench.robustness._table import table as robustness
 from daedl_bench.spec import catalogue
 from daedl_bench.studies import _cifar_tables, _mnist_tables, intents, many_classes, normalization
 from daedl_bench.studies.panel import verdict
+from daedl_bench.studies.regression import goals as regression_goals
 from daedl_bench.studies.regression import tables as regression_tables
 from daedl_bench.summary import Results
 
@@ -56,6 +57,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
         "method-sections": _without_rows(methods_page.sections),
         "robustness": _without_rows(robustness),
         **regression_tables.TABLES,
+        "regression-goals": regression_goals.goals,
         "many-classes": many_classes.table,
         **normalization.TABLES,
         "panel": verdict.panel,
