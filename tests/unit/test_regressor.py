@@ -293,6 +293,8 @@ class TestTables:
             ("a,y\n1,\n", "contains nothing"),
             ("a,y\n1,inf\n", "'inf'"),
             ("a,y\n1\n", "line 2.*1 values"),
+            ("a,y\n1,2\n,\n", r"line 3, column 'a'.*nothing"),
+            ("a,y\n\n \n1,2\nred,3\n", r"line 5, column 'a'.*'red'"),
             ("a,y\n", "no rows"),
             ("", "empty"),
             ("a,a,y\n1,2,3\n", "several columns 'a'"),

@@ -26,7 +26,12 @@ class Table(NamedTuple):
 
 def column_names(path: Path) -> list[str]:
     """Returns the names in the first line of a CSV file."""
-    return _read(path, 1)[0]
+    return _read(path)[0].values
+
+
+def line_numbers(path: Path) -> list[int]:
+    """Returns the numbers of the lines of a CSV file that contain the rows, blank lines counted."""
+    return [line.number for line in _read(path)[1:]]
 
 
 def read_table(path: Path, features: Sequence[str], targets: Sequence[str] = ()) -> Table:
@@ -34,7 +39,7 @@ def read_table(path: Path, features: Sequence[str], targets: Sequence[str] = ())
 
     The first line contains the names; the separator is a comma, semicolon or tab. Other columns are ignored.
     """
-    names, *lines = _read(path)
+    (_, names), *lines = _read(path)
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(
@@ -52,7 +57,7 @@ def read_table(path: Path, features: Sequence[str], targets: Sequence[str] = ())
         raise ValueError(f"{path} has no rows; expected numbers below the line of names")
     indices = [names.index(name) for name in wanted]
     rows = []
-    for number, line in enumerate(lines, start=2):
+    for number, line in lines:
         if len(line) != len(names):
             raise ValueError(
                 f"line {number} of {path} has {len(line)} values; expected {len(names)}, one per column"
@@ -76,8 +81,15 @@ def _number(text: str, column: str, line: int, path: Path) -> float:
     )
 
 
-def _read(path: Path, limit: int | None = None) -> list[list[str]]:
-    """Returns up to `limit` non-empty lines as lists of values."""
+class Line(NamedTuple):
+    """Number of a line, from 1, and its values."""
+
+    number: int
+    values: list[str]
+
+
+def _read(path: Path) -> list[Line]:
+    """Returns all lines that are not blank, the first one with names."""
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -86,10 +98,13 @@ def _read(path: Path, limit: int | None = None) -> list[list[str]]:
         ) from error
     first = text[: text.find("\n")] if "\n" in text else text
     separator = max(SEPARATORS, key=first.count)
-    lines = [line for line in csv.reader(text.splitlines(), delimiter=separator) if any(line)]
+    reader = csv.reader(text.splitlines(), delimiter=separator)
+    # A row of empty cells is not blank: its values are missing.
+    lines = [
+        Line(reader.line_num, row) for row in reader if len(row) > 1 or any(map(str.strip, row))
+    ]
     if not lines:
         raise ValueError(
             f"{path} is empty; expected a CSV file with names of columns in the first line"
         )
-    lines[0] = [name.strip() for name in lines[0]]
-    return lines[:limit]
+    return [Line(lines[0].number, [name.strip() for name in lines[0].values]), *lines[1:]]
