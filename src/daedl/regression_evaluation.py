@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from daedl.evaluate import Measured
+from daedl.metrics import auroc
 from daedl.regression_prediction import RegressionPrediction
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -35,6 +36,23 @@ def regression(
         measured += _intervals("conformal", exact, truth, levels, conformal=True)
         measured.append(_measured("accept", "share", exact.accept.double()))
     return measured
+
+
+def separated(
+    task: str, known: RegressionPrediction, unlike: RegressionPrediction
+) -> list[Measured]:
+    """AUROC of telling unlike inputs from known ones, by every score and by the total variance."""
+    inside, outside = _finite_scores(known), _finite_scores(unlike)
+    return [
+        Measured(task, name, "auroc", auroc(values, outside[name]))
+        for name, values in inside.items()
+    ]
+
+
+def _finite_scores(p: RegressionPrediction) -> dict[str, Tensor]:
+    largest = torch.finfo(torch.float64).max
+    named = {**p.scores(), "total": p.joint(p.variance)}
+    return {name: each.double().clamp(-largest, largest) for name, each in named.items()}
 
 
 def coverage(low: Tensor, high: Tensor, targets: Tensor) -> float:

@@ -107,9 +107,9 @@ class RegressionPrediction(Predicted):
         of the training targets. If the thresholds limit the width of intervals, "width" is the width, with
         several targets the largest in standard deviations of the training targets.
         """
-        scores = {"aleatoric": self._joint(self.aleatoric)}
+        scores = {"aleatoric": self.joint(self.aleatoric)}
         if self.epistemic is not None:
-            scores["epistemic"] = self._joint(self.epistemic)
+            scores["epistemic"] = self.joint(self.epistemic)
         if self.log_density is not None:
             scores["density"] = -self.log_density
         if self.thresholds is not None and isinstance(self.thresholds.target, MaxWidth):
@@ -122,7 +122,8 @@ class RegressionPrediction(Predicted):
         width = high - low
         return width if width.ndim == 1 else (width / self._units(width)).amax(-1)
 
-    def _joint(self, variances: Tensor) -> Tensor:
+    def joint(self, variances: Tensor) -> Tensor:
+        """Returns one variance per input (B,), with several targets the mean in their units."""
         if variances.ndim == 1:
             return variances
         return (variances / self._units(variances).square()).mean(-1)

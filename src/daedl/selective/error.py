@@ -35,7 +35,7 @@ class MaxErrorRate(Target):
     @property
     def guarantee(self) -> str:
         return (
-            f"at most {self.rate:.2%} of accepted new images like these are wrong, with probability "
+            f"at most {self.rate:.2%} of accepted new inputs like these are wrong, with probability "
             f"{1 - self.delta:.4g}"
         )
 

@@ -36,7 +36,7 @@ class MaxRejectionRate(Target):
 
     @property
     def guarantee(self) -> str:
-        return f"at most {self.rate:.2%} of new images like these are rejected, on average"
+        return f"at most {self.rate:.2%} of new inputs like these are rejected, on average"
 
     def limits(self, scores: Mapping[str, Tensor], wrong: Tensor, seed: int) -> dict[str, float]:
         del seed

@@ -152,7 +152,7 @@ class TestInfo:
             "24 held out",
             "shrinkage = min",
             "name half-quantile, low",
-            "at most 10.00% of new images",
+            "at most 10.00% of new inputs",
             "96 samples",
         ):
             assert text in result.stdout

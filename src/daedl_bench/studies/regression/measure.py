@@ -4,14 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from daedl.evaluate import Measured
 from daedl.methods import regression
-from daedl.metrics import auroc
 from daedl.regression_evaluation import regression as evaluated
-from daedl.regression_prediction import RegressionPrediction
+from daedl.regression_evaluation import separated
 from daedl.regressor import Regressor
 from daedl.selective import MaxWidth
 from daedl_bench.spec import digest
@@ -116,19 +112,3 @@ def outside_parts(
     """What is trained on, held-out samples of the same kind, and what is left out."""
     inside, outside = data.extrapolation(train, test)
     return *data.validation(inside, seed + OTHER_SEED, KNOWN), outside
-
-
-def separated(
-    task: str, known: RegressionPrediction, unlike: RegressionPrediction
-) -> Iterator[Measured]:
-    """AUROC of every score, and of the total variance."""
-    inside, outside = scores(known), scores(unlike)
-    for name, values in inside.items():
-        yield Measured(task, name, "auroc", auroc(values, outside[name]))
-
-
-def scores(p: RegressionPrediction) -> dict[str, Tensor]:
-    """The scores of a prediction and its total variance, finite."""
-    largest = torch.finfo(torch.float64).max
-    named = {**p.scores(), "total": p.variance}
-    return {name: each.double().clamp(-largest, largest) for name, each in named.items()}
