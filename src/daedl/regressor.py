@@ -84,12 +84,13 @@ class Regressor(Model[RegressionPrediction]):
 
     def prepare(self, inputs: Any, where: str = "") -> Tensor:
         """Converts raw inputs to network inputs (B, *input_shape); standardises vectors."""
-        if self._scaling.features is None:
-            return super().prepare(inputs, where)
-        # Before the conversion to the dtype of the network, which would round large offsets.
-        rows = self.network.conform(inputs, where)
-        require_finite(rows, "inputs", where)
-        return super().prepare(self.scaled(rows), where)
+        if self._scaling.features is not None:
+            # Before the conversion to the dtype of the network, which would round large offsets.
+            inputs = self.network.conform(inputs, where)
+            require_finite(inputs, "inputs", where)
+            inputs = self.scaled(inputs)
+        prepared: Tensor = super().prepare(inputs, where)
+        return prepared
 
     def scaled(self, inputs: Tensor) -> Tensor:
         """Standardises inputs that are vectors (B, F)."""
