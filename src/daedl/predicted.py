@@ -40,14 +40,14 @@ class Predicted(ABC):
 
     def scores(self) -> dict[str, Tensor]:
         """Returns the method's uncertainty scores by name, each (B,); larger = more uncertain."""
-        scores = {"aleatoric": self._joint(self.aleatoric)}
+        scores = {"aleatoric": self.joint(self.aleatoric)}
         if self.epistemic is not None:
-            scores["epistemic"] = self._joint(self.epistemic)
+            scores["epistemic"] = self.joint(self.epistemic)
         if self.log_density is not None:
             scores["density"] = -self.log_density
         return scores
 
-    def _joint(self, uncertainties: Tensor) -> Tensor:
+    def joint(self, uncertainties: Tensor) -> Tensor:
         """One value (B,) per input."""
         return uncertainties
 

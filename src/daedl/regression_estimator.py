@@ -2,6 +2,7 @@
 
 # ruff: noqa: N803 (samples are X in scikit-learn)
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,10 +13,11 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from daedl.checks import Number
 from daedl.methods.regression import RegressionMethod
 from daedl.networks import Network
 from daedl.regression_prediction import RegressionPrediction
-from daedl.regressor import Regressor
+from daedl.regressor import DEFAULT_TARGET, Regressor
 from daedl.table_estimator import FLOATS, TableEstimator
 from daedl.training.randomness import preserved_random_state
 
@@ -95,8 +97,16 @@ class DAEDLRegressor(RegressorMixin, TableEstimator):
                 f"n_samples={len(samples)} with a weight above 0; expected at least 2 samples"
             )
         parts = check_random_state(self.random_state)
+        number = int(self.conformal_fraction * len(samples))
+        # The default thresholds limit two scores.
+        least = math.ceil(2 / DEFAULT_TARGET.rate) - 1
+        if self.conformal_fraction > 0 and number < least:
+            raise ValueError(
+                f"conformal_fraction={self.conformal_fraction} of {len(samples)} samples is {number}; "
+                f"expected at least {least} samples: add samples, or increase it"
+            )
         held = np.zeros(len(samples), dtype=bool)
-        held[parts.permutation(len(samples))[: int(self.conformal_fraction * len(samples))]] = True
+        held[parts.permutation(len(samples))[:number]] = True
         kept = ~held
         strata = np.zeros(int(kept.sum()), dtype=np.int64)
         self._fit(
@@ -129,6 +139,10 @@ class DAEDLRegressor(RegressorMixin, TableEstimator):
         """Returns the predictions with densities and quantiles, `p.nig`, and all scores."""
         prediction: RegressionPrediction = self._predict(X)
         return prediction
+
+    def _validate_settings(self) -> None:
+        super()._validate_settings()
+        Number(0, limit=1).require("conformal_fraction", self.conformal_fraction, "0.2, or 0")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from daedl.evaluate import Measured, Task
-from daedl.metrics import metric
+from daedl.metrics import auroc, metric
 from daedl.regression_prediction import RegressionPrediction
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -93,3 +94,20 @@ for _level in LEVELS:
 
 def _mean(values: Tensor) -> float:
     return float(values.double().mean())
+
+
+def separated(
+    task: str, known: RegressionPrediction, unlike: RegressionPrediction
+) -> list[Measured]:
+    """AUROC of OOD inputs against known ones, by every score and by the total variance."""
+    inside, outside = _finite_scores(known), _finite_scores(unlike)
+    return [
+        Measured(task, name, "auroc", auroc(values, outside[name]))
+        for name, values in inside.items()
+    ]
+
+
+def _finite_scores(p: RegressionPrediction) -> dict[str, Tensor]:
+    largest = torch.finfo(torch.float64).max
+    named = {**p.scores(), "total": p.joint(p.variance)}
+    return {name: each.double().clamp(-largest, largest) for name, each in named.items()}

@@ -118,10 +118,11 @@ class RegressionPrediction(Predicted):
         width = high - low
         return width if width.ndim == 1 else (width / self._units(width)).amax(-1)
 
-    def _joint(self, uncertainties: Tensor) -> Tensor:
-        if uncertainties.ndim == 1:
-            return uncertainties
-        return (uncertainties / self._units(uncertainties).square()).mean(-1)
+    def joint(self, variances: Tensor) -> Tensor:
+        """Returns one variance per input (B,), with several targets the mean in their units."""
+        if variances.ndim == 1:
+            return variances
+        return (variances / self._units(variances).square()).mean(-1)
 
     def _units(self, like: Tensor) -> Tensor:
         return like.new_ones(()) if self.targets is None else self.targets.tensors(like)[1]

@@ -11,7 +11,7 @@ from torch import Tensor
 from daedl.checks import NotFittedError, require_batch, require_finite
 from daedl.data import Batch, Preprocess
 from daedl.data.loaders import Data
-from daedl.data.scaling import Columns, Scaling
+from daedl.data.scaling import Columns, Scaling, in_float64
 from daedl.data.table import read_table
 from daedl.inputs import as_input, count_rows
 from daedl.methods import regression
@@ -84,7 +84,13 @@ class Regressor(Model[RegressionPrediction]):
 
     def prepare(self, inputs: Any, where: str = "") -> Tensor:
         """Converts raw inputs to network inputs (B, *input_shape); standardises vectors."""
-        return self.scaled(super().prepare(inputs, where))
+        if self._scaling.features is not None:
+            # Before the conversion to the dtype of the network, which would round large offsets.
+            inputs = self.network.conform(inputs, where)
+            require_finite(inputs, "inputs", where)
+            inputs = self.scaled(inputs)
+        prepared: Tensor = super().prepare(inputs, where)
+        return prepared
 
     def scaled(self, inputs: Tensor) -> Tensor:
         """Standardises inputs that are vectors (B, F)."""
@@ -124,9 +130,11 @@ class Regressor(Model[RegressionPrediction]):
         return self._read(path)[1]
 
     def finished(self, prediction: RegressionPrediction) -> RegressionPrediction:
-        """Converts to the units of the targets; with one target, tensors become (B,)."""
+        """Converts to the units of the targets, in float64; with one target, tensors become (B,)."""
         p, targets = prediction, self._scaling.targets
-        nig = p.nig.rescaled(*targets.tensors(p.mean))
+        # In float32 a large offset would round means, and a very large or small unit lose variances.
+        nig = NIG(*(in_float64(each) for each in vars(p.nig).values()))
+        nig = nig.rescaled(*targets.tensors(nig.gamma))
         if self.num_targets == 1:
             nig = NIG(*(each[:, 0] for each in vars(nig).values()))
         converted = RegressionPrediction.of(
@@ -150,8 +158,9 @@ class Regressor(Model[RegressionPrediction]):
         outputs, targets = self.collect(data, "calibration data")
         self.thresholds = None
         prediction = self.predict_outputs(outputs)
-        mean, std = self._scaling.targets.tensors(targets)
-        truth = (mean + std * targets).double()
+        exact = in_float64(targets).cpu()
+        mean, std = self._scaling.targets.tensors(exact)
+        truth = mean + std * exact
         shape = (len(truth), self.num_targets)
         residuals = (truth - prediction.mean.cpu().double().view(shape)).abs()
         conformal = Conformal.of(residuals / prediction.std.cpu().double().view(shape))

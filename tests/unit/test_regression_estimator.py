@@ -104,3 +104,12 @@ def test_weights_and_bad_input(table):
         quick().fit(samples, np.array(["high"] * 500))
     with pytest.raises(ValueError, match="sample"):
         quick().fit(samples[:1], targets[:1])
+
+
+@pytest.mark.parametrize(
+    ("fraction", "message"),
+    [(-0.5, "conformal_fraction is -0.5"), (1.0, "below 1"), (2, "below 1"), (0.05, "at least 39")],
+)
+def test_invalid_share_for_conformal_intervals(table, fraction, message):
+    with pytest.raises(ValueError, match=message):
+        quick(conformal_fraction=fraction).fit(*table)

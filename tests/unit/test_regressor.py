@@ -56,6 +56,36 @@ class TestPrediction:
         assert 5 < float(loud.std) < 16
         assert float(quiet.mean) == pytest.approx(100, abs=3)
 
+    @pytest.mark.parametrize(
+        ("offset", "unit"), [(1e9, 1.0), (-1.7e9, 1e-2), (0.0, 1e20), (0.0, 1e-25), (0.0, 1e100)]
+    )
+    def test_large_offsets_and_extreme_units(self, offset, unit):
+        """Predictions are those for targets in ordinary units, up to rounding of the targets."""
+        x, y = draw(400, 0)
+        plain, extreme = build("gaussian"), build("gaussian")
+        for model, targets in ((plain, y.double()), (extreme, offset + unit * y.double())):
+            fit(model, (x, targets), max_epochs=3)
+            model.calibrate((x, targets))
+        p, q = plain.predict(x), extreme.predict(x)
+        for one, other in (
+            (p.mean, (q.mean - offset) / unit),
+            (p.std, q.std / unit),
+            (p.interval()[1], (q.interval()[1] - offset) / unit),
+            (p.columns()["lower"], (q.columns()["lower"] - offset) / unit),
+            (p.interval(0.5, conformal=False)[0], (q.interval(0.5, False)[0] - offset) / unit),
+        ):
+            torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-2)
+
+    def test_inputs_with_large_offsets(self):
+        x, y = draw(400, 0)
+        plain, moved = build("gaussian"), build("gaussian")
+        far = x.double() + 1e12
+        fit(plain, (x, y), max_epochs=3)
+        fit(moved, (far, y), max_epochs=3)
+        torch.testing.assert_close(
+            plain.predict(x).mean, moved.predict(far).mean, rtol=1e-2, atol=0
+        )
+
     def test_figures(self, trained):
         x, y = draw(500, 3)
         figures = {each.metric: each.value for each in regression(trained.predict(x), y)}
@@ -227,6 +257,11 @@ class TestBadInput:
         with pytest.raises(error, match=message):
             fit(build(), (draw(60, 0)[0], targets))
 
+    def test_a_unit_whose_squares_overflow(self):
+        x, y = draw(60, 0)
+        with pytest.raises(ValueError, match="unit"):
+            fit(build(), (x, y.double() * 1e160))
+
     def test_text_targets(self):
         with pytest.raises(TypeError):
             fit(build(), (draw(3, 0)[0], np.array(["a", "b", "c"])))
@@ -273,6 +308,8 @@ class TestTables:
             ("a,y\n1,\n", "contains nothing"),
             ("a,y\n1,inf\n", "'inf'"),
             ("a,y\n1\n", "line 2.*1 values"),
+            ("a,y\n1,2\n,\n", r"line 3, column 'a'.*nothing"),
+            ("a,y\n\n \n1,2\nred,3\n", r"line 5, column 'a'.*'red'"),
             ("a,y\n", "no rows"),
             ("", "empty"),
             ("a,a,y\n1,2,3\n", "several columns 'a'"),
@@ -290,7 +327,9 @@ class TestTables:
         path = tmp_path / "a.csv"
         rows = [f"{b:.9g},{c},{a:.9g}" for (a, b), c in zip(x.tolist(), y.tolist(), strict=True)]
         path.write_text("\n".join(["age,price,size", *rows]))
-        torch.testing.assert_close(calibrated.predict(path).mean, calibrated.predict(x).mean)
+        torch.testing.assert_close(
+            calibrated.predict(path).mean, calibrated.predict(x).mean, rtol=1e-5, atol=0
+        )
         assert calibrated.collect(path)[1].shape == (40, 1)
         with pytest.raises(ValueError, match="feature_names"):
             build().predict(path)

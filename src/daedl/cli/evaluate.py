@@ -54,7 +54,12 @@ def evaluate(
     _require_outputs(model, out, report)
     classifier = load_any(model, device)
     if isinstance(classifier, Regressor):
-        tables.evaluate(classifier, known, form, out)
+        if report is not None:
+            raise ValueError(
+                f"--report is {report} for a model that predicts numbers; expected a classifier: leave "
+                "--report out, the figures are printed or written with --out"
+            )
+        tables.evaluate(classifier, known, unknown or [], form, out)
         return
     inside = read_known(known, classifier, skip_broken)
     # All datasets are read before any prediction, so that a wrong path fails immediately.

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 import typer
-from rich.table import Table
 
 from daedl.cli import results
 from daedl.cli.common import fabric_device
 from daedl.cli.settings import build_from
-from daedl.data.table import column_names, read_table
+from daedl.data.table import column_names, line_numbers, read_table
 from daedl.methods import regression
 from daedl.networks import MLP
 from daedl.regression_evaluation import regression as evaluate_regression
+from daedl.regression_evaluation import separated
 from daedl.regressor import Regressor
 from daedl.storage import expand_user
 from daedl.training import fit
@@ -92,6 +92,10 @@ def train(
     }
     model.save(out)
     quoted = shlex.quote(str(out))
+    if len(targets) > 1:
+        errors = model.predict(table.features[held_out]).mean - table.targets[held_out]
+        each = zip(targets, errors.square().mean(0).sqrt().tolist(), strict=True)
+        typer.echo(f"RMSE per target: {', '.join(f'{name} {value:.4g}' for name, value in each)}")
     typer.echo(
         f"on held-out rows RMSE {held['rmse']:.4g}, NLL {held['nll']:.4g}, best epoch "
         f"{history.best_epoch + 1} of {len(history.epochs)}\nSaved the model to {out}. Next:\n"
@@ -112,23 +116,32 @@ def predict(model: Regressor, files: Sequence[str], form: results.Format, out: P
     records = []
     for file in files:
         path = expand_user(file)
-        for row, record in enumerate(model.predict(path).records(), start=2):
-            records.append({"file": file, "line": row, **_flat(record)})
+        predicted = model.predict(path).records()
+        for line, record in zip(line_numbers(path), predicted, strict=True):
+            records.append({"file": file, "line": line, **_flat(record)})
     head = list(records[0])
     rows = [[record[name] for name in head] for record in records]
     results.write_records(records, results.make_table(head, rows, texts=1), form, out)
 
 
-def evaluate(model: Regressor, file: str, form: results.Format, out: Path | None) -> None:
-    """Errors, likelihood, and coverage of intervals on a CSV file."""
-    path = expand_user(file)
-    prediction = model.predict(path)
-    targets = model.read_targets(path)
-    measured = evaluate_regression(prediction, targets)
-    records = [{"data": file, "rows": len(prediction), **each._asdict()} for each in measured]
-    rows = [[each.score, each.metric, each.value] for each in measured]
-    table: Table = results.make_table(["intervals", "metric", "value"], rows, texts=2)
-    results.write_records(records, table, form, out)
+def evaluate(
+    model: Regressor, known: str, unknown: Sequence[str], form: results.Format, out: Path | None
+) -> None:
+    """Errors, likelihood and coverage on a CSV file, and how well scores tell the rows of others."""
+    path = expand_user(known)
+    # All tables are predicted before figures are computed, so that a wrong path fails first.
+    prediction, targets = model.predict(path), model.read_targets(path)
+    others = {file: model.predict(expand_user(file)) for file in unknown}
+    found = [(known, prediction, evaluate_regression(prediction, targets))]
+    found += [(file, p, separated("ood", prediction, p)) for file, p in others.items()]
+    records = [
+        {"data": file, "rows": len(p), **each._asdict()}
+        for file, p, several in found
+        for each in several
+    ]
+    head = ["data", "score", "metric", "value"]
+    rows = [[record[name] for name in head] for record in records]
+    results.write_records(records, results.make_table(head, rows, texts=3), form, out)
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:

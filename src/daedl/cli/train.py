@@ -28,6 +28,7 @@ from daedl.cli.training_model import build_model, choose_recipe, estimate
 from daedl.data import ImageSet, TextSet, augmentation
 from daedl.data.read import FOLDER_SIZE
 from daedl.density import DensityWarning
+from daedl.methods import regression
 from daedl.names import look_up
 from daedl.selective.target import require_rate
 from daedl.storage import expand_user, write_atomically
@@ -35,6 +36,10 @@ from daedl.training import ChanceWarning, fit
 
 NETWORKS: Mapping[str, str] = MappingProxyType(
     {"auto": "", "convnet": "ConvNet", "vgg16": "VGG16", "resnet18": "ResNet18"}
+)
+NOT_FOR_TABLES = (
+    *("network", "backbone", "text", "label", "encoder", "finetune", "cache", "size", "grey"),
+    *("augment", "class_weights", "skip_broken", "precision", "resume"),
 )
 MAX_SEED = 2**32  # larger seeds are not valid for all generators
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
@@ -55,7 +60,7 @@ def train(
         typer.Option(
             metavar="NAME",
             help="Column of numbers to predict from the other columns of a CSV file; may be repeated. "
-            "Options for images are then ignored, and the default method is daer.",
+            "Options for images and texts can't be combined with it.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Model file to write.")] = Path("model.daedl"),
@@ -63,8 +68,9 @@ def train(
         str,
         typer.Option(
             metavar="NAME",
-            help=f"Method: {', '.join(methods.METHODS)}.",
-            autocompletion=lambda: list(methods.METHODS),
+            help=f"Method: {', '.join(methods.METHODS)}; with --target: "
+            f"{', '.join(regression.METHODS)}, by default daer.",
+            autocompletion=lambda: [*methods.METHODS, *regression.METHODS],
         ),
     ] = "daedl",
     settings: MethodSettings = None,
@@ -158,11 +164,12 @@ def train(
         configuration = config_path(out, force)
         require_output_file(out, force=force)
         require_rate(validation, "--validation")
+        method = _for_table(ctx)
         tables.train(
             expand_user(data),
             target,
             out,
-            "daer" if method == "daedl" else method,
+            method,
             settings or [],
             validation,
             seed,
@@ -261,6 +268,24 @@ def train(
     write_atomically(configuration, dump(ctx))
     checkpoint.unlink(missing_ok=True)
     typer.echo(summary(history, data, out, configuration, images.noun))
+
+
+def _for_table(ctx: typer.Context) -> str:
+    """Returns the method; raises for options of the command line that have no meaning for tables."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in NOT_FOR_TABLES
+        # A configuration file contains the defaults of all options.
+        if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]
+    if given:
+        raise ValueError(
+            f"--target was passed with {', '.join(given)}; expected options for tables: leave out what is "
+            "for images or texts, or leave out --target to train a classifier"
+        )
+    if ctx.params["method"] == "daedl":  # the default, for classifiers
+        ctx.params["method"] = "daer"  # which the configuration records
+    return str(ctx.params["method"])
 
 
 @contextmanager

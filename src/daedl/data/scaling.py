@@ -76,6 +76,11 @@ class Columns:
         # A constant column has no more than rounding errors.
         tiny = 1e-12 * (center.abs() + 1e-300)
         std = (scatter.clamp_min(0) / joined[0]).sqrt()
+        if not std.isfinite().all():
+            raise ValueError(
+                "the values of a column differ by more than 1e150, whose squares overflow; expected a "
+                "finite standard deviation: change the unit of the column"
+            )
         if least > 1:
             _require_variation(std > tiny, int(joined[0, 0]), center, names)
         std = torch.where(std > tiny, std, torch.ones_like(std))
@@ -94,6 +99,11 @@ class Columns:
     @cached_property
     def _tensors(self) -> Tensor:
         return torch.tensor((self.mean, self.std), dtype=torch.float64)
+
+
+def in_float64(tensor: Tensor) -> Tensor:
+    """Returns `tensor` in float64; on the CPU if it is on Apple's MPS, which has no float64."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
 @dataclass(frozen=True)

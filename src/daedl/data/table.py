@@ -23,6 +23,11 @@ def column_names(path: Path) -> list[str]:
     return read_csv(path).names
 
 
+def line_numbers(path: Path) -> list[int]:
+    """Returns the numbers of the lines of a CSV file that contain the rows, blank lines counted."""
+    return [number for number, _ in read_csv(path).lines]
+
+
 def read_table(path: Path, features: Sequence[str], targets: Sequence[str] = ()) -> Table:
     """Reads columns of a CSV file by name; errors name the line and column of what is no number.
 
@@ -32,8 +37,6 @@ def read_table(path: Path, features: Sequence[str], targets: Sequence[str] = ())
     indices = [file.position(name) for name in (*features, *targets)]
     rows, expected = [], len(file.names)
     for number, line in file.lines:
-        if not any(line):
-            continue
         if len(line) != expected:
             raise ValueError(
                 f"line {number} of {path} has {len(line)} values; expected {expected}, one per column"

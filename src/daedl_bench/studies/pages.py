@@ -27,6 +27,7 @@ from daedl_bench.studies import (
     normalization,
 )
 from daedl_bench.studies.panel import verdict
+from daedl_bench.studies.regression import goals as regression_goals
 from daedl_bench.studies.regression import tables as regression_tables
 from daedl_bench.summary import Results
 
@@ -63,6 +64,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
         "method-sections": _without_rows(methods_page.sections),
         "robustness": _without_rows(robustness),
         **regression_tables.TABLES,
+        "regression-goals": regression_goals.goals,
         "many-classes": many_classes.table,
         **normalization.TABLES,
         **losses.TABLES,

@@ -59,6 +59,20 @@ def test_predict_evaluate_and_info(folder):
     figures = {(each["score"], each["metric"]): each["value"] for each in json.loads(result.stdout)}
     assert figures["distribution", "rmse"] < 3
     assert 0.6 < figures["conformal", "coverage90"] <= 1
+    blanks, far = folder / "blanks.csv", folder / "far.csv"
+    head, *lines = test.read_text().split("\n")
+    blanks.write_text("\n".join([head, "", *lines[:2]]))
+    records = json.loads(call("predict", model, blanks, "--format", "json").stdout)
+    assert [each["line"] for each in records] == [3, 4]
+    far.write_text("size,age\n" + "\n".join(f"{100 + k},-90" for k in range(20)))
+    result = call("evaluate", model, "--id", test, "--ood", far, "--format", "json")
+    unlike = {each["score"]: each for each in json.loads(result.stdout) if each["data"] == str(far)}
+    assert unlike["epistemic"]["value"] > 0.99
+    assert unlike["density"]["rows"] == 20
+    result = call("evaluate", model, "--id", test, "--report", folder / "report.html")
+    assert result.exit_code == 1
+    assert "--report" in result.output
+    assert 'method = "daer"' in model.with_suffix(".toml").read_text()
     result = call("info", model)
     assert result.exit_code == 0, result.output
     assert "size (" in result.output
@@ -89,6 +103,7 @@ def test_served(folder):
         (("--target", "price", "--target", "size", "--target", "age"), "no column besides"),
         (("--target", "price", "--method", "edl"), "unknown method"),
         (("--target", "price", "--validation", 2), "--validation"),
+        (("--target", "price", "--text", "age", "--network", "vgg16"), "--network, --text"),
     ],
 )
 def test_bad_options(folder, tmp_path, options, message):

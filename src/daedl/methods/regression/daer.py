@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import torch
@@ -118,6 +119,11 @@ class DAER(RegressionMethod):
 
     def training_method(self) -> BetaNLL | EvidentialRegression:
         """The method that trains the network: the density is fitted after training."""
+        return self._trained_by
+
+    @cached_property
+    def _trained_by(self) -> BetaNLL | EvidentialRegression:
+        # Once: every step of a training needs it, and its settings are validated.
         kind = BetaNLL if self.objective == "beta-nll" else EvidentialRegression
         own = {each.name for each in fields(self)}
         return kind(

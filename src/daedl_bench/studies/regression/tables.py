@@ -1,7 +1,8 @@
 """Tables of the regression study: UCI sets compared with published figures, OOD inputs, calibration."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from pandas import DataFrame
@@ -25,10 +26,11 @@ PUBLISHED: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType(
     }
 )
 UNLIKE_INPUTS = {"extrapolation": "left out", "foreign": "other set", "noise": "noise"}
+SCORES = ("total", "epistemic")
 LEVELS = ("50", "80", "90", "95")
 
 
-def _rows(results: Results) -> DataFrame:
+def own_rows(results: Results) -> DataFrame:
     """Rows of the study, measured with the present settings."""
     every = results.every_row
     own = every[(every["experiment"] == EXPERIMENT) & every["method"].isin(regression.METHODS)]
@@ -49,7 +51,7 @@ def _standard_error(values: Sequence[float], digits: int) -> str:
 
 
 def _accuracy(results: Results, metric: str, digits: int) -> str:
-    rows = _rows(results)
+    rows = own_rows(results)
     rows = rows[(rows["task"] == EXPERIMENT) & (rows["metric"] == metric)]
     published = PUBLISHED.get(metric, {})
     lines = []
@@ -80,7 +82,7 @@ def crps(results: Results) -> str:
 
 def calibration(results: Results) -> str:
     """Coverage of intervals in percent, with and without the conformal step, means over sets and splits."""
-    rows = _rows(results)
+    rows = own_rows(results)
     rows = rows[rows["task"] == EXPERIMENT]
     lines = []
     for name, method in regression.METHODS.items():
@@ -92,30 +94,57 @@ def calibration(results: Results) -> str:
     return markdown(["method", "intervals", *(f"{x}%" for x in LEVELS), "splits"], lines, left=2)
 
 
+def width(results: Results) -> str:
+    """Mean width of 90% intervals per set, of the prediction / with the conformal step."""
+    rows = own_rows(results)
+    rows = rows[(rows["task"] == EXPERIMENT) & (rows["metric"] == "width90")]
+    return _per_set(rows, ("distribution", "conformal"), lambda value: f"{value:.3g}")
+
+
+def left_out(results: Results) -> str:
+    """Coverage of 90% intervals in percent per set, on what was left out of training."""
+    rows = own_rows(results)
+    rows = rows[(rows["task"] == "extrapolation") & (rows["metric"] == "coverage90")]
+    return _per_set(rows, ("distribution",), lambda value: f"{100 * value:.0f}")
+
+
+def _per_set(rows: DataFrame, scores: Sequence[str], text: Callable[[float], str]) -> str:
+    """Means over splits, one line per set and one column per method, the scores separated by a slash."""
+    means = rows.groupby(["data", "method", "score"])["value"].mean()
+    lines = [
+        [
+            name,
+            *(
+                " / ".join(
+                    text(means[name, method, score]) if (name, method, score) in means else DASH
+                    for score in scores
+                )
+                for method in regression.METHODS
+            ),
+        ]
+        for name in SETS
+    ]
+    titles = [method.title for method in regression.METHODS.values()]
+    return markdown(["set", *titles], lines, left=1)
+
+
 def unlike(results: Results) -> str:
     """AUROC in percent of the total variance and the epistemic variance, ranks, and coverage.
 
     Means over the sets and splits on which every method was measured. Rank 1 has the highest AUROC; a method
     without an epistemic variance is ranked by its total variance.
     """
-    rows = _rows(results)
+    rows = own_rows(results)
     covered = _per_method(rows, "extrapolation", "distribution", "coverage90")
     if covered.empty:
-        return "not measured"
-    columns, ranks = {}, {}
-    for score in ("total", "epistemic"):
-        found = [
-            _per_method(rows, task, score, "auroc").reindex_like(covered) for task in UNLIKE_INPUTS
-        ]
-        for title, values in zip(UNLIKE_INPUTS.values(), found, strict=True):
+        return markdown(["AUROC"], [["not measured"]], left=1)
+    columns = {}
+    for score in SCORES:
+        for task, title in UNLIKE_INPUTS.items():
+            values = _per_method(rows, task, score, "auroc").reindex_like(covered)
             columns[f"{title}, {score}"] = 100 * values.mean()
-        totals = [_per_method(rows, task, "total", "auroc") for task in UNLIKE_INPUTS]
-        ranked = [
-            values.fillna(total).rank(axis=1, ascending=False)
-            for values, total in zip(found, totals, strict=True)
-        ]
-        ranks[f"rank, {score}"] = sum(ranked).mean() / len(ranked)  # type: ignore[union-attr]
-    columns |= ranks | {"coverage of 90%, left out": 100 * covered.mean()}
+    columns |= {f"rank, {score}": values for score, values in ranks(rows).items()}
+    columns["coverage of 90%, left out"] = 100 * covered.mean()
     lines = [
         [
             method.title,
@@ -126,6 +155,19 @@ def unlike(results: Results) -> str:
     ]
     head = [f"AUROC, {len(covered)} sets and splits", *columns]
     return markdown(head, lines, left=1)
+
+
+def ranks(rows: DataFrame) -> dict[str, Any]:
+    """Mean rank per method by each score, over the kinds of unlike inputs, sets and splits."""
+    found = {}
+    for score in SCORES:
+        ranked = []
+        for task in UNLIKE_INPUTS:
+            totals = _per_method(rows, task, "total", "auroc")
+            values = _per_method(rows, task, score, "auroc").reindex_like(totals)
+            ranked.append(values.fillna(totals).rank(axis=1, ascending=False).mean())
+        found[score] = sum(ranked) / len(ranked)
+    return found
 
 
 def _per_method(rows: DataFrame, task: str, score: str, metric: str) -> DataFrame:
@@ -157,6 +199,8 @@ TABLES = MappingProxyType(
         "regression-rmse": rmse,
         "regression-crps": crps,
         "regression-calibration": calibration,
+        "regression-width": width,
         "regression-unlike": unlike,
+        "regression-left-out": left_out,
     }
 )
