@@ -98,7 +98,7 @@ def test_theorem_1_through_a_trained_network(trained):
         differences.append(float(((p.mean - targets.mean()) / targets.std()).abs().max()))
     assert differences[2] < 1e-2
     assert differences[2] <= differences[0]
-    torch.testing.assert_close(p.std, torch.full((20,), float(targets.std())), rtol=0.02, atol=0)
+    torch.testing.assert_close(p.std, targets.std().double().expand(20), rtol=0.02, atol=0)
     low, high = p.interval(0.9)
     inside = (low[0] <= targets) & (targets <= high[0])
     assert inside.float().mean() > 0.8

@@ -37,7 +37,7 @@ class CSVFile(NamedTuple):
 
 
 def read_csv(path: Path) -> CSVFile:
-    """Reads a file with commas, semicolons or tabs; values may be quoted. Empty lines are skipped."""
+    """Reads a file with commas, semicolons or tabs; values may be quoted. Blank lines are skipped."""
     text = read_text(path)
     unquoted = re.sub('"[^"]*"', "", text.partition("\n")[0])
     separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=unquoted.count)
@@ -54,7 +54,9 @@ def read_csv(path: Path) -> CSVFile:
             f"{path} is empty; expected a CSV file with names of columns in the first line"
         )
     (_, names), *lines = lines
-    return CSVFile(path, [name.strip() for name in names], lines)
+    # A row of empty cells is not blank: its values are missing.
+    rows = [each for each in lines if len(each[1]) > 1 or len(names) == 1 or each[1][0].strip()]
+    return CSVFile(path, [name.strip() for name in names], rows)
 
 
 def read_text(path: Path) -> str:

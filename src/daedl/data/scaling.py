@@ -13,8 +13,8 @@ from daedl.distributed import sum_across
 # Standardised values are clipped here to prevent overflow; far outside of any training data (chosen).
 LARGEST = 1e8
 # Largest deviation, and absolute mean; the smallest deviation is its inverse. Variances then are within the
-# range of float32.
-WIDEST = 1e18
+# range of float64, in which predictions are.
+WIDEST = 1e150
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,7 @@ def test_resize_rules(resize, low, high):
         ({"resize": "squash"}, "'stretch' or 'crop'"),
         ({"scale": 0.0}, "scale is 0.0"),
         ({"mean": (0.5,)}, "1 values for 3 channel"),
-        ({"std": (0.5, 0.5, 0.0)}, "positive"),
+        ({"std": (0.5, 0.5, 0.0)}, "std of a channel is 0.0"),
     ],
 )
 def test_arguments_are_validated(arguments, message):
