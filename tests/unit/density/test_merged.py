@@ -99,8 +99,8 @@ def test_normalizers_are_shifted_merged_and_inverted():
     assert MinMax(-3, 5).shifted(1) == MinMax(-2, 6)
     assert MinMax(-3, 5).merged(torch.tensor([-1.0, 7, 2]), 0.5) == MinMax(-3, 7)
     values = torch.linspace(4, 12, 101)
-    joined = SmoothQuantile(0, 4, level=0.0).merged(values, 0.25)
-    assert joined == SmoothQuantile(1, 6, level=0.0)
+    joined = SmoothQuantile(0, 4, level=1e-9).merged(values, 0.25)
+    assert joined == SmoothQuantile(1, 6, level=1e-9)
     for normalizer in (MinMax(-3, 5), SmoothQuantile(-3, 5, 0.1), HalfQuantile(-3, 5, 0.1)):
         for score in (0.55, 0.7, 0.85):
             log_density = torch.tensor(normalizer.inverse(score))
