@@ -9,7 +9,7 @@ def memory(field: str = "VmRSS", process: int | str = "self") -> float:
     return int(status.split(f"{field}:")[1].split()[0]) / 1024
 
 
-def reset_peak() -> float:
-    """Reset the peak of this process, and return its memory in MiB."""
-    Path("/proc/self/clear_refs").write_text("5", "utf-8")
-    return memory()
+def reset_peak(process: int | str = "self") -> float:
+    """Reset the peak of a process, and return its memory in MiB."""
+    Path(f"/proc/{process}/clear_refs").write_text("5", "utf-8")
+    return memory(process=process)

@@ -29,7 +29,9 @@ from daedl_bench.studies._machine import Limited, record
 # programs), and limit of the CPU seconds of all: ten minutes of two cores.
 LONGEST, CPU = 3600.0, 1200.0
 # Parts that measure wall time or use two processes; the others run two at a time.
-ALONE = frozenset({"connections", "requests", "saving", "soak", "termination", "training"})
+ALONE = frozenset(
+    {"connections", "pictures", "requests", "saving", "soak", "termination", "training"}
+)
 
 
 def parts() -> dict[str, str]:
