@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import daedl
 from daedl.methods.regression import DAER
-from daedl.methods.regression.evidence import combined
+from daedl.methods.regression.evidence import Evidence, combined, fit_evidence
 from daedl.networks import MLP
 from daedl.nig import NIG
 
@@ -74,6 +74,16 @@ def test_the_mean_is_between_the_marginal_and_the_network(mean, log_variance, co
     assert low - 1e-9 <= float(p.gamma) <= high + 1e-9
 
 
+@settings(max_examples=50, deadline=None)
+@given(MEAN, LOG_VARIANCE, COUNT, st.floats(1, 16))
+def test_the_marginal_has_no_weight_where_the_score_is_1(mean, log_variance, count, sharpness):
+    p = posterior(1.0, mean, log_variance, count, sharpness)
+    assert float(p.gamma) == pytest.approx(mean)
+    assert float(p.log_nu.exp()) == pytest.approx(count)
+    # β' / α' is then the variance of the network.
+    assert float(p.log_beta - p.log_alpha) == pytest.approx(log_variance)
+
+
 @pytest.fixture(scope="module")
 def trained():
     generator = torch.Generator().manual_seed(0)
@@ -120,6 +130,35 @@ def test_theorem_4_through_a_trained_network(trained):
     doubt = (p.epistemic / p.aleatoric)[order]
     assert (doubt.diff() >= -1e-4 * doubt[:-1]).all()
     assert doubt[-1] > 5 * doubt[0]
+
+
+def test_held_out_data_determine_the_evidence(trained):
+    """All three numbers leave their defaults, and the likelihood of the held-out data grows."""
+    model, samples, targets = trained
+    default = DAER()
+    before = Evidence((default.evidence,), (default.noise,), (default.sharpness,))
+    after = model.fitted.evidence
+    for name in ("counts", "noise", "sharpness"):
+        assert getattr(after, name)[0] != pytest.approx(getattr(before, name)[0], rel=1e-2)
+
+    def likelihood(evidence):
+        model.fitted.evidence = evidence
+        return float(model.predict(samples).nig.log_prob(targets).mean())
+
+    assert likelihood(after) > likelihood(before) + 1e-3
+
+
+@pytest.mark.parametrize("nu", [1.0, 50.0])
+def test_the_evidence_outweighs_any_prior(nu):
+    """κ ν₀ ≤ n, however many observations the marginal is worth."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randn(200, 1, generator=generator, dtype=torch.float64)
+    unit = NIG.evidence(truth + 3, torch.zeros_like(truth), 0.0)  # a network that is wrong
+    prior = NIG(*numbers(0.0, math.log(nu), math.log(2), math.log(0.5)))
+    scores = torch.linspace(0.05, 0.95, 200, dtype=torch.float64)[:, None]
+    default = Evidence((8.0,), (1.0,), (12.0,))
+    found = fit_evidence(prior, unit, scores.log(), truth, default)
+    assert found.sharpness[0] * nu <= found.counts[0] * (1 + 1e-9)
 
 
 def test_the_evidence_that_is_fitted_satisfies_the_condition(trained):
