@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import torch
 from torch import Tensor
 
-from daedl.inputs import LABELS, is_labelled, unpacked
+from daedl.inputs import LABELS, as_numbers, is_labelled, unpacked
 from daedl.names import suggestion
 
 LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -68,12 +68,14 @@ def require_batch(batch: Any, where: str) -> tuple[Any, Tensor, Tensor | None]:
     """
     if is_labelled(batch):
         inputs, labels, *weights = unpacked(batch)
-        return inputs, torch.as_tensor(labels), torch.as_tensor(weights[0]) if weights else None
+        found = as_numbers(weights[0], f"sample weights{where}") if weights else None
+        return inputs, as_numbers(labels, f"labels{where}"), found
     arrived = f"a {type(batch).__name__}"
     if isinstance(batch, Mapping):
         arrived += f" with {', '.join(map(str, batch)) or 'nothing'}"
     elif isinstance(batch, tuple | list):
-        arrived += f" of {', '.join(type(part).__name__ for part in batch) or 'nothing'}"
+        kinds = [type(part).__name__ for part in batch[:4]]
+        arrived += f" of {', '.join(kinds) or 'nothing'}{', ...' if len(batch) > 4 else ''}"
     raise TypeError(
         f"the data{where} are {arrived}; expected a pair of tensors (inputs, labels), three tensors with "
         f"sample weights, or a mapping of tensors with {LABELS!r}: pass a DataLoader, a list of such "

@@ -20,6 +20,20 @@ def is_array(value: Any) -> bool:
     return hasattr(value, "__array__")
 
 
+def as_numbers(array: Any, name: str) -> Tensor:
+    """Converts an array, or a column or table of pandas, to a tensor; `name` is for the error message."""
+    if isinstance(array, Tensor):
+        return array
+    numbers = np.asarray(array)
+    if numbers.dtype.kind not in "biufc":
+        raise TypeError(
+            f"{name} are {numbers.dtype}; expected numbers: encode texts and categories as numbers, classes "
+            "as 0, 1, 2, ..."
+        )
+    # pandas returns arrays that are read-only, of which PyTorch warns.
+    return torch.as_tensor(numbers if numbers.flags.writeable else numbers.copy())
+
+
 def is_text(value: Any) -> bool:
     """Returns whether `value` is a batch of texts."""
     return (

@@ -263,7 +263,7 @@ class TestBadInput:
             fit(build(), (x, y.double() * 1e160))
 
     def test_text_targets(self):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="expected numbers"):
             fit(build(), (draw(3, 0)[0], np.array(["a", "b", "c"])))
 
     def test_infinite_feature_one_sample_and_class_weights(self):

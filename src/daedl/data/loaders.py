@@ -4,10 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from PIL.Image import Image
-from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -28,9 +26,11 @@ from daedl.data.labelled import Labelled
 from daedl.inputs import (
     Inputs,
     as_input,
+    as_numbers,
     convert,
     count_rows,
     inputs_of,
+    is_array,
     is_labelled,
     is_text,
     parts_of,
@@ -130,8 +130,8 @@ def as_inputs(
 
     if isinstance(data, Files):
         yield from data.batches(torch.split(torch.arange(len(data)), batch_size))
-    elif isinstance(data, Tensor | np.ndarray):
-        yield from split(shaped(data), batch_size)
+    elif is_array(data):
+        yield from split(shaped(as_numbers(data, "inputs")), batch_size)
     elif matches(data) or is_text(data):
         yield from split(data, batch_size)
     elif isinstance(data, Mapping):
@@ -239,8 +239,13 @@ def _as_rows(inputs: Inputs, *others: Any) -> Rows:
             f"inputs, labels and weights have {counts} entries; expected one label and optionally one weight "
             "per input"
         )
-    tensors = inputs if is_text(inputs) else convert(inputs, torch.as_tensor)
-    return Rows(tensors, *map(torch.as_tensor, others))
+    tensors = (
+        inputs if is_text(inputs) else convert(inputs, lambda each: as_numbers(each, "inputs"))
+    )
+    return Rows(
+        tensors,
+        *(as_numbers(each, n) for n, each in zip(("labels", "weights"), others, strict=False)),
+    )
 
 
 def _samplers(batches: Iterable[Batch]) -> list[Any]:

@@ -39,6 +39,29 @@ def test_arrays_are_accepted_like_tensors(model, blobs, convert):
     assert [each.samples for each in model.revisions] == [610, 610]
 
 
+def test_tables_of_pandas_are_arrays(model, blobs):
+    pandas = pytest.importorskip("pandas")
+    features, targets = blobs
+    table, column = pandas.DataFrame(features.numpy()), pandas.Series(targets.numpy())
+    model.fit_post_hoc((table, column))
+    assert torch.equal(model.collect((table, column))[1], targets)
+    assert torch.equal(model.predict(table).labels, model.predict(features).labels)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x.astype(str), y), r"^inputs are .*expected numbers"),
+        (lambda x, y: (x, y.astype(str)), r"^labels are .*expected numbers"),
+        (lambda x, y: (x.astype(object), y), r"^inputs are object"),
+        (lambda x, y: [(x, y.astype(str))], r"^labels of .*batch 0.* are .*expected numbers"),
+    ],
+)
+def test_texts_in_the_place_of_numbers(model, blobs, change, message):
+    with pytest.raises(TypeError, match=message):
+        daedl.fit(model, change(*(each.numpy() for each in blobs)), max_epochs=1, progress=False)
+
+
 @pytest.mark.parametrize("data", [3, None, "nowhere", b"bytes"])
 def test_invalid_data_are_rejected(model, data):
     with pytest.raises((TypeError, ValueError), match="expected"):
