@@ -9,6 +9,7 @@ from daedl_bench.server import Server, picture, request, response, serving
 
 ROUNDS, CLIENTS = 4, 50
 PAUSE = 0.5  # seconds before and after the signal
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def measure(place: Place) -> list[Figure]:
@@ -32,8 +33,8 @@ def measure(place: Place) -> list[Figure]:
 
 
 async def _interrupted(server: Server, data: bytes) -> list[int]:
-    async def client(number: int) -> int:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    async def client(number: int, connection: Connection) -> int:
+        reader, writer = connection
         writer.write(data[:-10])
         await received.wait()
         if number % 2:
@@ -48,8 +49,10 @@ async def _interrupted(server: Server, data: bytes) -> list[int]:
         writer.close()
         return status
 
+    opened = (asyncio.open_connection("127.0.0.1", server.port) for _ in range(CLIENTS))
+    connections = await asyncio.gather(*opened)  # all before the signal
     received, signalled = asyncio.Event(), asyncio.Event()
-    clients = asyncio.gather(*map(client, range(CLIENTS)))
+    clients = asyncio.gather(*map(client, range(CLIENTS), connections))
     await asyncio.sleep(PAUSE)
     received.set()
     await asyncio.sleep(0)  # the clients send the rest
