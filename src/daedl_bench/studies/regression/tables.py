@@ -143,7 +143,8 @@ def unlike(results: Results) -> str:
         for task, title in UNLIKE_INPUTS.items():
             values = _per_method(rows, task, score, "auroc").reindex_like(covered)
             columns[f"{title}, {score}"] = 100 * values.mean()
-    columns |= {f"rank, {score}": values for score, values in ranks(rows).items()}
+    if covered.shape[1] > 1:
+        columns |= {f"rank, {score}": values for score, values in ranks(rows).items()}
     columns["coverage of 90%, left out"] = 100 * covered.mean()
     lines = [
         [
