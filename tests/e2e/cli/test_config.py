@@ -129,7 +129,7 @@ class TestEveryCommand:
     ("words", "expected"),
     [
         ("daedl re", ["refit"]),
-        ("daedl train --method dae", ["daedl"]),
+        ("daedl train --method dae", ["daedl", "daer"]),
         ("daedl train --network res", ["resnet18"]),
         ("daedl train --backbone eff", ["efficientnet-lite0"]),
         ("daedl refit --hel", ["--held-out", "--help"]),
