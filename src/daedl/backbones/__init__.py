@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from daedl.backbones.base import Body, Pretrained, Source
+from daedl.backbones.base import Body, Pretrained, Remembering, Source
 from daedl.backbones.efficientnet_lite0 import NAME as LITE0
 from daedl.backbones.efficientnet_lite0 import EfficientNetLite0
 from daedl.backbones.sentence_encoders import MINILM, SentenceEncoders
@@ -52,4 +52,4 @@ def _source(backbone: Any) -> tuple[Source, str]:
     raise ValueError(f"backbone is {backbone!r}; expected one of {', '.join(names)}{hint}")
 
 
-__all__ = ["NAMED", "PREFIXED", "Body", "Pretrained", "Source", "body", "pretrained"]
+__all__ = ["NAMED", "PREFIXED", "Body", "Pretrained", "Remembering", "Source", "body", "pretrained"]

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +42,14 @@ class Pretrained:
     preprocess: InputKind
     config: Mapping[str, Any] = field(default_factory=dict)
     head: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Remembering(nn.Module, ABC):
+    """A block that can keep the outputs of its frozen layers while the layers after them are trained."""
+
+    @abstractmethod
+    def remembering(self) -> AbstractContextManager[None]:
+        """Keeps outputs within the context. Frozen weights must not change in it."""
 
 
 class Source(ABC):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from daedl.backbones.base import Body, Pretrained, Source
+from daedl.backbones.base import Body, Pretrained, Remembering, Source
 from daedl.backbones.hub import local_only
+from daedl.backbones.memory import Memory
 from daedl.checks import import_optional
 from daedl.data.texts import MAX_LENGTH, TextPreprocess
 
@@ -28,7 +30,7 @@ TOGETHER = 16  # texts per pass (chosen: on one core, more are hardly faster)
 FINETUNED = 2  # last layers that fine-tuning trains (chosen)
 
 
-class SentenceEncoder(nn.Module):
+class SentenceEncoder(Remembering):
     """Mean of the last hidden state over the mask, divided by its L2 norm and times √H.
 
     The entries then have a mean square of 1, as layers that follow expect.
@@ -39,6 +41,7 @@ class SentenceEncoder(nn.Module):
         if getattr(model, "pooler", None) is not None:  # its output is not used
             model.pooler = None  # type: ignore[assignment]
         self.model = model
+        self.memory: Memory | None = None
 
     def forward(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """Maps token ids and attention masks (B, T) to features (B, H).
@@ -49,24 +52,46 @@ class SentenceEncoder(nn.Module):
         ends = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
         order = ends.argsort(stable=True)
         parts = [
-            self._encode({name: each[rows, : int(ends[rows[-1]])] for name, each in tokens.items()})
+            self._encode(
+                {name: each[rows, : int(ends[rows[-1]])] for name, each in tokens.items()},
+                ends[rows],
+            )
             for rows in torch.split(order, TOGETHER)
         ]
         return torch.cat(parts)[order.argsort()]
 
-    def _encode(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        state: Tensor = self.model(**tokens).last_hidden_state
+    def _encode(self, tokens: Mapping[str, Tensor], lengths: Tensor) -> Tensor:
+        state: Tensor
+        if self.memory is None:
+            state = self.model(**tokens).last_hidden_state
+        else:
+            state = self.memory.run(tokens, lengths)
         weights = tokens["attention_mask"].to(state)[..., None]
         mean = (weights * state).sum(1) / weights.sum(1)
         return F.normalize(mean, dim=1) * math.sqrt(mean.shape[1])
 
-    def layers(self) -> Iterator[str]:
-        """Names of the encoder's layers, in order."""
+    def layers(self) -> tuple[str, int]:
+        """Dotted name of the model's list of layers, and their number."""
         lists = [
-            (name, each) for name, each in self.named_modules() if isinstance(each, nn.ModuleList)
+            (name, each)
+            for name, each in self.model.named_modules()
+            if isinstance(each, nn.ModuleList)
         ]
         name, longest = max(lists, key=lambda pair: len(pair[1]))
-        return (f"{name}.{number}" for number in range(len(longest)))
+        return name, len(longest)
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Keeps outputs of frozen layers, if there are trained ones after them; see `Memory`."""
+        layers, _ = self.layers()
+        trained = (name for name, each in self.model.named_parameters() if each.requires_grad)
+        first = re.match(rf"{re.escape(layers)}\.(\d+)\.", next(trained, ""))
+        if first and int(first[1]) > 0:
+            self.memory = Memory(self.model, layers, int(first[1]))
+        try:
+            yield
+        finally:
+            self.memory = None
 
 
 class SentenceEncoders(Source):
@@ -78,7 +103,8 @@ class SentenceEncoders(Source):
         package = import_optional("transformers", f"the encoder {name}", EXTRA)
         settings = package.AutoConfig.for_model(**config)
         encoder = SentenceEncoder(package.AutoModel.from_config(settings))
-        first = list(encoder.layers())[-FINETUNED:][0]
+        layers, number = encoder.layers()
+        first = f"model.{layers}.{max(number - FINETUNED, 0)}"
         blank = {key: torch.ones(1, 2, dtype=torch.long) for key in ("input_ids", "attention_mask")}
         return Body({"encoder": encoder}, finetuned=f"encoder.{first}", blank=blank)
 

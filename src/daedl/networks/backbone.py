@@ -1,6 +1,7 @@
 """A pretrained backbone with a head of dense layers."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from daedl import backbones
-from daedl.backbones import Pretrained
+from daedl.backbones import Pretrained, Remembering
 from daedl.checks import require_sizes
 from daedl.inputs import Inputs, convert, form_of, require_form
 from daedl.names import look_up
@@ -92,6 +93,15 @@ class Backbone(Network):
             if frozen or isinstance(module, _BatchNorm):
                 module.training = False
         return self
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Keeps outputs of frozen layers of the blocks that can."""
+        with ExitStack() as stack:
+            for _, block in self.backbone_blocks():
+                if isinstance(block, Remembering):
+                    stack.enter_context(block.remembering())
+            yield
 
     def blank(self) -> Inputs:
         """One input, of zeros if it is an image."""

@@ -3,6 +3,7 @@
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -135,6 +136,10 @@ class Network(nn.Module):
 
         Does nothing by default. Weights that were set or trained before must not change.
         """
+
+    def remembering(self) -> AbstractContextManager[None]:
+        """Context of a training, in which outputs of frozen layers may be kept; by default none are."""
+        return nullcontext() if self.plain is self else self.plain.remembering()
 
     def named_modules_in(self, scope: Scope) -> Iterator[tuple[str, nn.Module]]:
         """Named modules of the whole network, or of the feature extractor only."""

@@ -162,7 +162,7 @@ def fit(
         fabric = build(strategy="ddp_spawn")
     was_training = model.training
     try:
-        with preserved_random_state():
+        with preserved_random_state(), model.network.remembering():
             task = partial(_train, model, plan, train, val, fit_data)
             history = _launch(fabric, model, task)
             has_density = isinstance(model.fitted, DensityScorer)
