@@ -201,7 +201,8 @@ def measure(
     encoding = clinc.seconds_to_encode(data)
     for seed in options.seed_list(seeds):
         for first in options.names(trainings):
-            if (protocol, seed, first) in done or (protocol, first) == (LOGISTIC, "daedl"):
+            missing = [each for each in TRAININGS[first] if (protocol, seed, each) not in done]
+            if not missing or (protocol, first) == (LOGISTIC, "daedl"):
                 continue
             started, clock = time.process_time(), time.perf_counter()
             with warnings.catch_warnings():
@@ -210,7 +211,7 @@ def measure(
             seconds = time.process_time() - started + encoding
             elapsed = time.perf_counter() - clock
             judge = Judge(model, sets)
-            for method in TRAININGS[first]:
+            for method in missing:
                 cost = [
                     ("", Measured("cost", "training", "seconds", seconds)),
                     ("", Measured("cost", "training", "elapsed", elapsed)),
