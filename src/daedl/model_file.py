@@ -25,6 +25,7 @@ from daedl.methods.base import BaseMethod
 from daedl.methods.regression import RegressionMethod
 from daedl.names import strip_prefix
 from daedl.networks import Network
+from daedl.outputs import evaluating
 from daedl.rebuild import rebuild, restore
 from daedl.selective import Thresholds
 from daedl.spectral import normalization, remove_spectral_norm, spectral_normalize
@@ -250,6 +251,10 @@ def _parts(
         description.trained_on,
         description.scaling,
     )
+    longest = parts.preprocess and parts.preprocess.longest(next(parts.network.parameters()))
+    if longest is not None:  # the preprocessing may belong to another network
+        with evaluating(parts.network), torch.no_grad():
+            parts.network(longest)
     if parts.fitted is not None or not rebuilt.method.needs_fit:
         # A fit or limits that do not belong to the network fail here, not in the first prediction.
         prediction = rebuilt.method.predict(rebuilt.outputs, parts.fitted)

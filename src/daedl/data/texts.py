@@ -1,6 +1,9 @@
 """Texts: datasets, files, and `TextPreprocess`, which converts texts to token ids."""
 
 import hashlib
+import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -11,7 +14,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from daedl.checks import import_optional, require_whole
+from daedl.checks import Number, import_optional, require_whole
 from daedl.data.csv_file import read_csv, read_text
 from daedl.data.kind import InputKind
 from daedl.data.labelled import Labelled
@@ -19,6 +22,12 @@ from daedl.inputs import is_text
 from daedl.names import suggestion
 
 MAX_LENGTH = 256  # tokens of a text; the rest is cut off (chosen: all-MiniLM-L6-v2's own limit)
+LONGEST = 4096  # largest number of tokens (chosen: 16 times the default)
+# Characters of a text per token; the rest is cut off (chosen: six times those of English words).
+CHARACTERS = 32
+# Times by which normalizers of a tokenizer may lengthen a text (chosen: usual ones double it at most).
+GROWTH = 16
+SURROGATE = re.compile("[\ud800-\udfff]")
 SUFFIXES = (".csv", ".tsv", ".txt")  # of files of texts
 
 
@@ -67,7 +76,8 @@ class TextPreprocess(InputKind):
     Attributes:
         tokenizer: contents of a tokenizer.json, as the package tokenizers writes it; part of model files.
         pad: token id of padding.
-        max_length: number of tokens after which a text is cut off.
+        max_length: number of tokens after which a text is cut off; also after `CHARACTERS` times as many
+            characters.
         text, label: columns of CSV files.
     """
 
@@ -96,7 +106,9 @@ class TextPreprocess(InputKind):
         for name in ("tokenizer", "text", "label"):
             if not isinstance(value := getattr(self, name), str):
                 raise TypeError(f"{name} is a {type(value).__name__}; expected text")
-        require_whole("max_length", self.max_length, 1, str(MAX_LENGTH))
+        Number(1, limit=LONGEST + 1, whole=True).require(
+            "max_length", self.max_length, str(MAX_LENGTH)
+        )
         require_whole("pad", self.pad, 0, "0")
 
     @cached_property
@@ -112,6 +124,12 @@ class TextPreprocess(InputKind):
             raise ValueError(
                 f"pad is {self.pad} but the tokenizer has {size:,} tokens; expected the id of one of them"
             )
+        if (added := len(tokens.encode("").ids)) >= self.max_length:
+            raise ValueError(
+                f"the tokenizer adds {added:,} tokens to each text and max_length is {self.max_length}; "
+                "expected more, for tokens of the text itself"
+            )
+        _require_bounded(json.loads(self.tokenizer).get("normalizer"))
         tokens.enable_truncation(self.max_length)
         tokens.enable_padding(pad_id=self.pad)
         return tokens
@@ -119,13 +137,26 @@ class TextPreprocess(InputKind):
     def prepare(self, texts: Any, like: Tensor, where: str = "") -> dict[str, Tensor]:
         """Converts texts to `input_ids` and `attention_mask` (B, T) on the device of `like`."""
         require_texts(texts, where)
-        encoded = self._tokens.encode_batch(list(texts))
+        start = CHARACTERS * self.max_length
+        try:
+            encoded = self._tokens.encode_batch([each[:start] for each in texts])
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust, which is no Exception
+                raise
+            raise ValueError(f"the tokenizer fails for the inputs{where}: {error}") from error
         return {
             "input_ids": torch.tensor([each.ids for each in encoded], device=like.device),
             "attention_mask": torch.tensor(
                 [each.attention_mask for each in encoded], device=like.device
             ),
         }
+
+    def longest(self, like: Tensor) -> dict[str, Tensor]:
+        """Returns `max_length` tokens with the largest id."""
+        tokens = self._tokens
+        largest = max(*tokens.get_vocab().values(), *tokens.encode("").ids)
+        ids = torch.full((1, self.max_length), largest, device=like.device)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
     def open(self, data: Any) -> Any:
         """Returns a list for one text, and the texts of a file for a path; other `data` unchanged."""
@@ -168,6 +199,31 @@ def require_texts(texts: Any, where: str = "") -> None:
             f"text {empty[0]}{where} is empty; expected at least one character: remove {len(empty)} empty "
             "of these texts"
         )
+    if halves := [number for number, text in enumerate(texts) if SURROGATE.search(text)]:
+        raise ValueError(
+            f"text {halves[0]}{where} contains half of a surrogate pair; expected Unicode: decode the text "
+            "again, as UTF-16"
+        )
+
+
+def _require_bounded(normalizer: Any) -> None:
+    """Raises if a normalizer of a tokenizer.json lengthens texts by more than a factor of `GROWTH`."""
+    if (growth := _growth(normalizer)) > GROWTH:
+        raise ValueError(
+            f"the tokenizer lengthens texts up to {growth:,.0f} times; expected at most {GROWTH} times"
+        )
+
+
+def _growth(normalizer: Any) -> float:
+    """The factor by which a normalizer lengthens a text at most."""
+    match normalizer:
+        case {"normalizers": [*parts]}:
+            return math.prod(map(_growth, parts))
+        case {"pattern": {"String": str(pattern)}, "content": str(content)} if pattern:
+            return max(1.0, len(content) / len(pattern))
+        case {"content": str(inserted)} | {"prepend": str(inserted)}:
+            return 1.0 + len(inserted)  # a regular expression may match between all characters
+    return 1.0
 
 
 def read_text_set(

@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 import daedl
 from daedl.bulk.parts import CHUNK
 from daedl.cli import app
+from daedl_bench.memory import memory, reset_peak
 from tiny_encoder import TOPICS, sentences, write_csv, write_encoder
 
 pytest.importorskip("transformers")
+JSON = {"Content-Type": "application/json"}
 
 
 def call(*arguments):
@@ -251,6 +253,19 @@ def test_the_server_predicts_texts(trained):
             ({"texts": ["a"]}, 422),
         ):
             assert client.post("/predict", json=body).status_code == status
+        for raw, status, reason in (
+            (b'{"text": "\\ud800"}', 400, "isn't JSON"),
+            (b'{"text": "\xff"}', 400, "isn't JSON"),
+            (b'{"other": ' + b"[" * 100_000, 400, "isn't JSON"),
+            (b"[" * 100_000, 422, "array"),
+        ):
+            other = client.post("/predict", content=raw, headers=JSON)
+            assert (other.status_code, reason in other.text) == (status, True), other.text
+        before = reset_peak()
+        lists = client.post(
+            "/predict/batch", content=b'{"texts": [' + b"[]," * 2_000_000 + b"[]]}", headers=JSON
+        )
+        assert (lists.status_code, memory("VmHWM") - before < 50) == (422, True)
         too_many = client.post("/predict/batch", json={"texts": ["a"] * 65})
         assert too_many.status_code == 413
         assert described["image_types"] == []

@@ -71,7 +71,8 @@ def transformers(monkeypatch):
 
     class AutoModel:
         @staticmethod
-        def from_config(config):
+        def from_config(config, **settings):
+            assert settings["trust_remote_code"] is False
             return Transformer(config)
 
         @staticmethod
@@ -99,6 +100,7 @@ def transformers(monkeypatch):
             )
 
     package.AutoModel, package.AutoConfig = AutoModel, AutoConfig
+    package.CONFIG_MAPPING = {"own": SimpleNamespace(sub_configs={})}
     package.AutoImageProcessor = AutoImageProcessor
     monkeypatch.setitem(sys.modules, "transformers", package)
 
