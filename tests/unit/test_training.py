@@ -634,9 +634,9 @@ class TestInvalidInput:
 
     def test_labels(self, blobs):
         features, targets = blobs
-        with pytest.raises(ValueError, match=r"epoch 0, batch 0 range from 1 to 3.*3 classes"):
+        with pytest.raises(ValueError, match=r"training data range from 1 to 3.*3 classes"):
             fit(model(), (features, targets + 1), max_epochs=1)
-        with pytest.raises(TypeError, match=r"epoch 0, batch 0 are torch.float32"):
+        with pytest.raises(TypeError, match=r"training data are torch.float32"):
             fit(model(), (features, targets.float()), max_epochs=1)
         with pytest.raises(ValueError, match="610, 600"):
             fit(model(), (features, targets[:600]), max_epochs=1)

@@ -137,5 +137,5 @@ def test_class_weights_are_validated(blobs, weights, keyword):
 
 
 def test_sample_weights_are_validated(blobs):
-    with pytest.raises(ValueError, match="weights of epoch 0"):
+    with pytest.raises(ValueError, match="weights of the training data"):
         daedl.fit(model(), (*blobs, -torch.ones(610)), max_epochs=1, progress=False)

@@ -23,18 +23,17 @@ from daedl.data.batches import Batch, Batches
 from daedl.data.files import FileLoader, Files, LabelledFiles, loader_options
 from daedl.data.kind import InputKind
 from daedl.data.labelled import Labelled
+from daedl.data.rows import RowLoader, Rows
 from daedl.inputs import (
     Inputs,
     as_input,
     as_numbers,
     convert,
-    count_rows,
     inputs_of,
     is_array,
     is_labelled,
     is_text,
     parts_of,
-    select,
     split,
     unpacked,
 )
@@ -83,13 +82,10 @@ def as_batches(
             raise ValueError("the dataset is empty; expected at least one sample")
         if type(data) is TensorDataset:
             data = Rows(*data.tensors)
+        if isinstance(data, Rows):
+            return RowLoader(data, batch_size, shuffle)
         # An IterableDataset determines its own order.
-        return DataLoader(
-            data,
-            batch_size,
-            shuffle and not isinstance(data, IterableDataset),
-            collate_fn=_keep if isinstance(data, Rows) else None,
-        )
+        return DataLoader(data, batch_size, shuffle and not isinstance(data, IterableDataset))
     if isinstance(data, str | Path | bytes) or not isinstance(data, Iterable):
         raise TypeError(f"the data are a {type(data).__name__}; expected {EXPECTED}")
     return cast(Iterable[Batch], data if shuffle else in_order(data))
@@ -208,29 +204,6 @@ def generators(batches: Iterable[Batch]) -> list[torch.Generator]:
     return list(unique.values())
 
 
-class Rows(Dataset[Any]):
-    """A whole dataset in memory, from which a DataLoader selects a batch at once instead of single samples.
-
-    Arguments:
-        parts: inputs, labels, and optionally weights.
-    """
-
-    def __init__(self, *parts: Inputs) -> None:
-        self.parts = parts
-
-    def __len__(self) -> int:
-        return count_rows(self.parts[0])
-
-    def __getitems__(self, indices: list[int]) -> tuple[Inputs, ...]:
-        """Returns the samples at `indices` as one batch."""
-        return tuple(select(part, indices) for part in self.parts)
-
-
-def _keep(batch: Any) -> Any:
-    """Returns the batch; a module-level function, because worker processes pickle it."""
-    return batch
-
-
 def _as_rows(inputs: Inputs, *others: Any) -> Rows:
     numbers = [len(part) for part in (*parts_of(inputs), *others)]
     if len(set(numbers)) > 1:
@@ -258,7 +231,9 @@ def _samplers(batches: Iterable[Batch]) -> list[Any]:
 
 def _covers_dataset(loader: DataLoader[Batch]) -> bool:
     """Returns whether PyTorch's own samplers return every sample of the dataset once per epoch."""
-    if type(loader) not in (DataLoader, FileLoader) or isinstance(loader.dataset, IterableDataset):
+    if type(loader) not in (DataLoader, FileLoader, RowLoader) or isinstance(
+        loader.dataset, IterableDataset
+    ):
         return False
     if type(loader.batch_sampler) is not BatchSampler:
         return False

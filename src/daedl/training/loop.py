@@ -21,9 +21,10 @@ from daedl.training.bars import Bars, show_bars
 from daedl.training.callbacks import call
 from daedl.training.checkpoint import Checkpoint
 from daedl.training.history import Epoch, History
-from daedl.training.passes import STEPPED_BY_BATCH, Passes
+from daedl.training.passes import Passes
 from daedl.training.plan import Plan
 from daedl.training.randomness import seed_epoch
+from daedl.training.steps import STEPPED_BY_BATCH, PlainSteps, Steps
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -110,16 +111,15 @@ class Run:
                 parameter.requires_grad_(False)
             # After freezing, because DDP waits for the gradients of all parameters that require them.
             network, self.optimizer = self.fabric.setup(self.model.network, self.bare_optimizer)
+            fabric, clip = self.fabric, self.plan.gradient_clip
+            if plain := _needs_no_wrapper(fabric):
+                network = self.model.network
+            wrapped = fabric, network, self.optimizer, self.scheduler, clip
+            steps = PlainSteps(*wrapped, self.bare_optimizer) if plain else Steps(*wrapped)
             self.passes = Passes(
-                self.fabric,
-                self.model,
-                self.model.network if _needs_no_wrapper(self.fabric) else network,
-                self.optimizer,
-                self.scheduler,
-                self.phase.method,
-                self.plan.gradient_clip,
-                self.plan.class_weights,
+                fabric, self.model, network, steps, self.phase.method, self.plan.class_weights
             )
+            self.train = self.passes.prepared(self.train)
             return self._go()
         finally:
             for parameter in self.frozen:

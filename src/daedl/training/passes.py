@@ -3,26 +3,28 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR
 
 from daedl.checks import require_batch, require_finite, require_weights
 from daedl.data.batches import Batch
+from daedl.data.rows import Prepared, RowLoader
 from daedl.distributed import sum_across
 from daedl.inputs import Inputs, count_rows
 from daedl.methods.base import BaseMethod, Method
 from daedl.model import Model
 from daedl.outputs import collect
 from daedl.training.chance import chance_level, confusion_margins
+from daedl.training.steps import Steps
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# Schedulers that step after each batch; all others step after each epoch.
-STEPPED_BY_BATCH = (OneCycleLR, CyclicLR)
+# Values of a table up to which it is prepared once: its copy in float32 takes 512 MB (chosen).
+LARGEST_TABLE = 2**27
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,21 +34,27 @@ class Passes:
     Attributes:
         fabric: determines device, precision and processes.
         model: the classifier.
-        network, optimizer: of Fabric, around the network of `model` and its optimiser.
-        scheduler: stepped here if it steps after each batch.
+        network: of Fabric, around the network of `model`.
+        steps: of the optimiser.
         method: of the training phase.
-        gradient_clip: see `daedl.fit`.
         class_weights: one weight per class (C,).
     """
 
     fabric: "Fabric"
     model: Model[Any]
     network: Any
-    optimizer: Any
-    scheduler: LRScheduler
+    steps: Steps
     method: BaseMethod
-    gradient_clip: float | None
     class_weights: Tensor | None
+
+    def prepared(self, data: Iterable[Batch]) -> Iterable[Batch]:
+        """Prepares a table in memory once, instead of each batch in every epoch."""
+        if not isinstance(data, RowLoader) or self.model.preprocess is not None:
+            return data
+        inputs = data.dataset.parts[0]
+        if not isinstance(inputs, Tensor) or inputs.ndim != 2 or inputs.numel() > LARGEST_TABLE:
+            return data
+        return data.prepared(partial(self._prepare, where=" of the training data"))
 
     def train(self, batches: Iterable[Batch], epoch: int) -> float:
         """Takes a step per batch; returns the mean loss per sample of all processes."""
@@ -57,8 +65,9 @@ class Passes:
         counts = torch.zeros(num_classes, dtype=torch.long)
         for number, batch in enumerate(batches):
             where = f" of epoch {epoch}, batch {number}"
-            images, targets, weights = self._prepare(batch, where)
-            self.optimizer.zero_grad()
+            ready = batch if isinstance(batch, Prepared) else self._prepare(batch, where)
+            images, targets, weights = ready
+            self.steps.clear()
             loss = self.method.training_loss(
                 self.network, images, targets, epoch, weights, self.model.preprocess
             )
@@ -66,7 +75,10 @@ class Passes:
             value = loss.item()
             if not math.isfinite(value):
                 self._explain(images, where)
-            self._step(loss, first=number == 0)
+            self.steps.backward(loss)
+            if number == 0:
+                self.model.reset()  # the step invalidates post-hoc fits
+            self.steps.step()
             total += value * (len(targets) if self.method.reduction == "mean" else 1)
             samples += len(targets)
             if epoch == 0 and classifies:
@@ -106,7 +118,7 @@ class Passes:
             return loss, None, None
         return loss, float(sums[2] / sums[0]), chance_level(sums[3:].view_as(margins))
 
-    def _prepare(self, batch: Batch, where: str) -> tuple[Inputs, Tensor, Tensor | None]:
+    def _prepare(self, batch: Any, where: str) -> Prepared:
         """Validates a batch; returns its inputs, targets and weights on the device."""
         raw, targets, weights = require_batch(batch, where)
         inputs = self.model.prepare(raw, where)
@@ -117,24 +129,13 @@ class Passes:
             weights = weights.to(like)
         by_class = self._class_weights(targets)
         if weights is None or by_class is None:
-            return inputs, targets, by_class if weights is None else weights
-        return inputs, targets, weights * by_class
+            return Prepared(inputs, targets, by_class if weights is None else weights)
+        return Prepared(inputs, targets, weights * by_class)
 
     def _class_weights(self, targets: Tensor) -> Tensor | None:
         """Returns the weight of each target's class (B,)."""
         weights = self.class_weights
         return None if weights is None else weights.to(targets.device)[targets]
-
-    def _step(self, loss: Tensor, first: bool) -> None:
-        self.fabric.backward(loss)
-        if self.gradient_clip is not None:
-            clip = self.gradient_clip
-            self.fabric.clip_gradients(self.network, self.optimizer, max_norm=clip)
-        if first:
-            self.model.reset()  # the step invalidates post-hoc fits
-        self.optimizer.step()
-        if isinstance(self.scheduler, STEPPED_BY_BATCH):
-            self.scheduler.step()
 
     def _explain(self, images: Inputs, where: str) -> None:
         """Raises an error that explains why the loss of a batch is NaN or infinite."""
