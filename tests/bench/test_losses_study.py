@@ -1,7 +1,9 @@
 """The study of losses: rows that are kept, and their table."""
 
 import pytest
+import torch
 
+from daedl.data import ImageSet
 from daedl_bench import results
 from daedl_bench.spec import catalogue
 from daedl_bench.studies import losses
@@ -21,7 +23,18 @@ def test_every_loss_is_measured_once(tmp_path, monkeypatch):
     assert all(row.value is not None and row.value > 0.8 for row in rows)
     lines = losses.table(Results.load(tmp_path, catalogue())).splitlines()
     assert len(lines) == 2 + len(titles)
-    assert lines[2].endswith("(1) | – | – | – |")  # the other problems were not measured
+    assert lines[2].endswith("(1) | – | – | – | – |")  # the other problems were not measured
+
+
+def test_photos_are_classified_after_training_from_scratch():
+    labels = torch.arange(128) % 2  # dark and bright images
+    noise = torch.randint(55, (128, 3, 9, 9), generator=torch.Generator().manual_seed(0))
+    pixels = (noise + 200 * labels.view(-1, 1, 1, 1)).byte()
+    images = ImageSet(pixels, labels, "noise", "train")
+    chosen = losses.losses(2)
+    assert set(losses.OF_PHOTOS) <= set(chosen)
+    method = chosen[losses.FIRST_CROSS_ENTROPY]
+    assert losses.accuracy_on_photos(images, images, method, seed=0) == 1
 
 
 def test_weights_of_the_divergence():

@@ -6,8 +6,10 @@ from torch.nn import functional as F
 
 import daedl
 from daedl.data import ImageSet
+from daedl.methods import EDLPlus
 from daedl.networks import WhitenNet
-from daedl.spectral import SpectralNorm, spectral_normalize
+from daedl.spectral import DEFAULT, SpectralNorm, spectral_normalize
+from daedl.training.recipe import image_recipe
 
 
 def smooth_images(number: int = 64) -> torch.Tensor:
@@ -76,3 +78,24 @@ def test_fit_whitens_initial_filters_only(method):
     daedl.fit(model, other, **options)
     after = model.network.plain.extractor.whiten[0].weight
     torch.testing.assert_close(after / after.norm(), filters / filters.norm())
+
+
+def test_statistics_of_batch_norm_start_at_those_of_the_training_images():
+    images = smooth_images()
+    network = spectral_normalize(WhitenNet(3, 10, image_size=16), DEFAULT)
+    network.initialize_from(images)
+    # Running variances are those of a sample, with 1 / (n - 1).
+    torch.testing.assert_close(
+        network.eval()(images).logits, network.train()(images).logits, rtol=0.02, atol=0.02
+    )
+
+
+def test_few_training_images_suffice():
+    labels = torch.arange(32) % 2
+    images = (50 + 5 * smooth_images(32) + 50 * labels.view(-1, 1, 1, 1)).byte()
+    torch.manual_seed(0)
+    model = daedl.Classifier(WhitenNet(3, 2, image_size=16), EDLPlus(spectral=DEFAULT))
+    recipe = image_recipe(3, 16, 32).options()
+    data = ImageSet(images, labels, "shades", "train")
+    daedl.fit(model, data, accelerator="cpu", progress=False, **recipe)
+    assert (model.predict(images).labels == labels).all()

@@ -9,10 +9,13 @@ from torch.nn.utils import parametrize
 from daedl.checks import require_finite, require_sizes, require_whole
 from daedl.networks.base import Network
 from daedl.networks.depths import Features, Pooling
+from daedl.outputs import evaluating
 
 PATCH = 2  # side of a whitening filter, as in airbench
 # Added to the eigenvalues, as in airbench: it bounds the gain on directions that are mostly noise.
 EPSILON = 5e-4
+STATISTICS_ON = 256  # images for initial statistics of BatchNorm (chosen)
+MOMENTUM = 0.1  # of BatchNorm, PyTorch's default
 
 
 class WhitenNet(Network):
@@ -24,7 +27,7 @@ class WhitenNet(Network):
     `hidden`, pool, logits.
 
     The whitening filters are not trained. They start as single pixels; `daedl.fit` computes them from
-    training images, unless `whiten` did before.
+    training images, unless `whiten` did before, and with them initial statistics of BatchNorm.
 
     Arguments:
         in_channels: channels of an image.
@@ -79,12 +82,13 @@ class WhitenNet(Network):
         super().__init__(blocks, (in_channels, image_size, image_size), depths, locals())
 
     def initialize_from(self, inputs: Tensor) -> None:
-        """Compute the whitening filters, unless they differ from the initial ones."""
+        """Compute whitening filters and statistics of BatchNorm, unless the filters were computed before."""
         layer: nn.Conv2d = self.get_submodule("extractor.whiten.0")  # type: ignore[assignment]
         raw = dict(layer.named_parameters()).get("parametrizations.weight.original", layer.weight)
         # The initial filters, and no others, have a single nonzero value each.
         if bool((raw.flatten(1).count_nonzero(1) == 1).all()):
             self.whiten(inputs)
+            self._start_statistics(inputs[:STATISTICS_ON])
 
     @torch.no_grad()
     def whiten(self, images: Tensor) -> None:
@@ -104,6 +108,21 @@ class WhitenNet(Network):
         rows = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, layer.weight[0].numel()).double()
         values, vectors = torch.linalg.eigh(rows.T @ rows / len(rows))
         _set_filters(layer, (vectors / (values + EPSILON).sqrt()).T)
+
+    @torch.no_grad()
+    def _start_statistics(self, images: Tensor) -> None:
+        """Set the running statistics of BatchNorm to those of `images`.
+
+        Spectral normalisation scales the filters, so that variances can be 1e-4. Statistics that start at a
+        variance of 1 would still be twice as large after 80 steps, and wrong in every later block.
+        """
+        layers = [each for each in self.modules() if isinstance(each, nn.BatchNorm2d)]
+        with evaluating(self):
+            for layer in layers:
+                layer.train().momentum = 1.0
+            self(images)
+        for layer in layers:
+            layer.momentum = MOMENTUM
 
 
 def _set_filters(layer: nn.Conv2d, directions: Tensor) -> None:

@@ -113,12 +113,12 @@ def choices(
 NETWORKS: Mapping[str, tuple[Choice, ...]] = {
     "whitennet": choices(
         [("pool",), ("block2",), ("block2", "pool"), ("block1", "block2", "pool")],
-        ("full", "tied", "diagonal", "block"),
+        ("full", "tied", "diagonal", "block", "auto"),
     ),
     # 600 images per class don't determine a covariance of 1,280 features each.
     "photos": choices(
         [("pool",), ("stage5",), ("stage5", "pool"), ("stage3", "stage5", "pool")],
-        ("tied", "diagonal"),
+        ("tied", "diagonal", "auto"),
     ),
 }
 
@@ -205,25 +205,27 @@ def measure(computed: Computed, choice: Choice | None) -> list[Measured]:
 @app.command("measure")
 def measure_all(
     network: Annotated[Literal["whitennet", "photos"], typer.Option()],
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds with rows are skipped.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Rows that exist are not measured again.")] = 2,
     data: DataRoot = None,
 ) -> None:
     """Append the figures of every choice for each seed."""
-    done = {(row.protocol, row.seed) for row in results.load(PATH)}
+    done = {(row.protocol, row.seed, row.method) for row in results.load(PATH)}
     compute = {"whitennet": whitennet, "photos": photos}[network]
     for seed in range(seeds):
-        if (network, seed) in done:
+        every = {str(choice or "no density"): choice for choice in (None, *NETWORKS[network])}
+        missing = {name: each for name, each in every.items() if (network, seed, name) not in done}
+        if not missing:
             continue
         with using_threads(1):
             computed = compute(seed, data)
-            for choice in (None, *NETWORKS[network]):
+            for name, choice in missing.items():
                 started = time.perf_counter()
                 found = measure(computed, choice)
                 seconds = time.perf_counter() - started
-                fields = {"experiment": EXPERIMENT, "method": str(choice or "no density")}
+                fields = {"experiment": EXPERIMENT, "method": name}
                 fields |= {"data": "held out", "protocol": network}
                 results.append(PATH, results.rows(found, seed=seed, seconds=seconds, **fields))
-                typer.echo(f"{choice}: {found[-1].value:.4f}")
+                typer.echo(f"{name}: {found[-1].value:.4f}")
 
 
 @app.command()
