@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from made import TINY, stripes
+from typer.testing import CliRunner
 
 import daedl
 from daedl import engines
 from daedl.bulk import Labelled, find_parts, fit_density, predict_files
 from daedl.checks import import_optional
+from daedl.cli import app
 from daedl.engines import Ray, connect
 from daedl.networks import ConvNet
 from daedl_bench import results, runner
@@ -122,6 +124,17 @@ def test_results_equal_and_a_dead_worker_changes_nothing(engine, model, table, t
     assert (tmp_path / "died").exists()
     assert pq.read_table(one).equals(pq.read_table(many))  # bit for bit
     assert not list(tmp_path.glob(".*"))
+
+
+def test_commands_spread_over_workers(engine, model, table, tmp_path):
+    options = ["--column", "pixels", "--engine"]
+    for name in ("local", "ray"):
+        command = ["predict", model, table, "--out", tmp_path / f"{name}.parquet", *options, name]
+        result = CliRunner().invoke(app, list(map(str, command)))
+        assert result.exit_code == 0, result.output
+        assert "Wrote 2100 predictions" in result.stderr
+    one, many = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("local", "ray"))
+    assert one.equals(many)
 
 
 def test_the_density_equals_that_of_one_process(engine, model, table, tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import shutil
 import tempfile
 import threading
 import time
@@ -61,9 +60,12 @@ class Losing:
 
 @pytest.fixture
 def cluster():
-    # Short: the paths of sockets have at most 107 characters.
-    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    with (
+        # Short: the paths of sockets have at most 107 characters.
+        tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # of Ray's own modules
         from ray.cluster_utils import Cluster
 
@@ -82,7 +84,6 @@ def cluster():
             yield started, partial(started.add_node, **node)
         finally:
             started.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_lost_node_changes_nothing(cluster, tmp_path):

@@ -24,6 +24,9 @@ from daedl.training.history import History
 
 # Images per pass (measured on one core with EfficientNet-Lite0: 8 ms an image, 14 ms with 64).
 BATCH = 16
+# Texts per pass, of which an encoder runs those of similar length together (measured on CLINC150: with 16,
+# which are padded to the longest of them, encoding takes 1.3 to 1.5 times as long).
+TEXTS = 256
 # Seconds between lines of progress where the output is no terminal (chosen).
 INTERVAL = 10.0
 # Seconds from which the estimated time is printed (chosen).
@@ -107,7 +110,8 @@ def features_of(
 
     Features are read from `store`, or computed and added to it.
     """
-    batches = model.batches(data, BATCH)
+    shape = model.network.input_shape
+    batches = model.batches(data, BATCH if shape else TEXTS)
     parts: list[tuple[Tensor, ...]] = []
     lay_out(model.network)
     try:
@@ -115,7 +119,6 @@ def features_of(
             for number, batch in enumerate(_reported(batches, name, progress)):
                 where = f" of batch {number} of the {name} data"
                 raw, labels, weights = require_batch(batch, where)
-                shape = model.network.input_shape
                 inputs = as_input(raw, shape, where) if shape else raw
                 features = _features(model, inputs.flip(-1) if mirror else inputs, store, where)
                 parts.append((features, labels.long(), *([] if weights is None else [weights])))
