@@ -56,7 +56,9 @@ class InputSpec:
                 "the model takes inputs without a fixed shape and has no preprocessing; expected images, "
                 "texts or arrays of one shape: give it a daedl.data.TextPreprocess"
             )
-        dtype = next(model.network.parameters()).dtype
+        # Features are standardised before they are rounded.
+        raw = model.scaling is not None and model.scaling.features is not None
+        dtype = torch.float64 if raw else next(model.network.parameters()).dtype
         preprocess = cast(Preprocess | None, model.preprocess)
         return cls(tuple(model.network.input_shape), dtype, preprocess)
 

@@ -4,11 +4,13 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 import daedl
 from daedl.cli import app
+from daedl.networks import MLP
 from daedl.serving import create_app
 
 
@@ -94,6 +96,21 @@ def test_served(folder):
     assert [each["accept"] for each in batch["predictions"]] == [True, False]
     assert batch["predictions"][1]["reason"] == "unlike the training data"
     assert client.get("/openapi.json").status_code == 200
+
+
+def test_the_server_standardises_features_with_an_offset_exactly(tmp_path):
+    torch.manual_seed(0)
+    offset = torch.tensor((1e9, 1e9), dtype=torch.float64)
+    rows = torch.randn(200, 2, dtype=torch.float64)
+    model = daedl.Regressor(MLP(2, 1, hidden=(8,)), "gaussian", feature_names=["a", "b"])
+    daedl.fit(model, [(rows + offset, rows.sum(1))], max_epochs=2, progress=False)
+    client = TestClient(create_app(model), "http://localhost")
+    expected = model.predict(rows[:4] + offset).mean.tolist()
+    batch = client.post("/predict/batch", json={"images": (rows[:4] + offset).tolist()}).json()
+    assert [each["mean"] for each in batch["predictions"]] == pytest.approx(expected, abs=1e-6)
+    far = client.post("/predict", json={"array": [1e200, -1e200]})
+    expected = model.predict(torch.tensor([[1e200, -1e200]], dtype=torch.float64)).mean.tolist()
+    assert [far.json()["mean"]] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
