@@ -196,7 +196,9 @@ class Run:
         )
         if val_loss is None or val_loss < min(before, default=math.inf):
             self.best_epoch = epoch
-            self.best = copy.deepcopy(self.model.network.state_dict())
+            state = self.model.network.state_dict()
+            # Without validation data the present weights are always the best.
+            self.best = state if val_loss is None else copy.deepcopy(state)
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(

@@ -13,7 +13,10 @@ def seed_epoch(seed: int, epoch: int, rank: int) -> None:
     stream = int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1)[0])
     random.seed(stream)
     np.random.seed(stream)  # noqa: NPY002 (users' datasets may draw from the global generator)
-    torch.manual_seed(stream)
+    if torch.accelerator.is_available():
+        torch.manual_seed(stream)
+    else:  # it would keep the seed and a stack trace for GPUs, as long as several steps of a small network
+        torch.default_generator.manual_seed(stream)
 
 
 @contextmanager

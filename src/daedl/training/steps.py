@@ -1,5 +1,6 @@
 """A step of the optimiser, through Fabric or without it."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -72,13 +73,16 @@ class PlainSteps(Steps):
 
     def backward(self, loss: Tensor) -> None:
         torch.autograd.backward(loss)
-        if self.gradient_clip is not None:
-            gradients = [each.grad for each in self._parameters if each.grad is not None]
-            norm = torch.nn.utils.get_total_norm(gradients, error_if_nonfinite=True)
-            # Without limit the factor is 1.
-            if norm > self.gradient_clip:
-                factor = self.gradient_clip / (norm + 1e-6)
-                torch._foreach_mul_(gradients, factor.clamp_max(1.0))
+        if self.gradient_clip is None:
+            return
+        gradients = [each.grad for each in self._parameters if each.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if not math.isfinite(value := norm.item()):
+            torch.nn.utils.get_total_norm(gradients, error_if_nonfinite=True)  # raises
+        # PyTorch also multiplies gradients within the limit, by 1.
+        if value > self.gradient_clip:
+            factor = self.gradient_clip / (norm + 1e-6)
+            torch._foreach_mul_(gradients, factor.clamp_max(1.0))
 
     def step(self) -> None:
         self.bare.step()
