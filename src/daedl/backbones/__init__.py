@@ -39,6 +39,12 @@ def pretrained(backbone: str, image_size: int | None = None) -> Pretrained:
     return source.pretrained(name, image_size)
 
 
+def takes_texts(backbone: str) -> bool:
+    """Whether the inputs of a backbone are texts, not images."""
+    source, _ = _source(backbone)
+    return isinstance(source, SentenceEncoders)
+
+
 def _source(backbone: Any) -> tuple[Source, str]:
     """Returns the adapter, and the name without its prefix."""
     if isinstance(backbone, str):
@@ -52,4 +58,14 @@ def _source(backbone: Any) -> tuple[Source, str]:
     raise ValueError(f"backbone is {backbone!r}; expected one of {', '.join(names)}{hint}")
 
 
-__all__ = ["NAMED", "PREFIXED", "Body", "Pretrained", "Remembering", "Source", "body", "pretrained"]
+__all__ = [
+    "NAMED",
+    "PREFIXED",
+    "Body",
+    "Pretrained",
+    "Remembering",
+    "Source",
+    "body",
+    "pretrained",
+    "takes_texts",
+]

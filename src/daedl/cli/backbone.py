@@ -48,6 +48,11 @@ def load(backbone: str, network: str, size: int | None, grey: bool | None) -> Pr
             f"{option} was given with --backbone {backbone}, which is a network for colour images; "
             "expected one of them: leave one out. Grey images are converted"
         )
+    if backbones.takes_texts(backbone):
+        raise ValueError(
+            f"--backbone {backbone} is for texts; expected one for images, such as {LITE0}: for texts pass "
+            "--text COLUMN and --encoder"
+        )
     return backbones.pretrained(backbone, size)
 
 

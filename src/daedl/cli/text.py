@@ -41,6 +41,11 @@ def load(encoder: str, text: str, label: str, **images: Any) -> Pretrained:
             "out"
         )
     name = encoder if encoder in NAMED else f"text:{expand_user(encoder)}"
+    if not backbones.takes_texts(name):
+        raise ValueError(
+            f"--encoder {encoder} is for images; expected {MINILM}, or the folder of another sentence "
+            "encoder: leave --encoder out"
+        )
     pretrained = backbones.pretrained(name)
     return replace(
         pretrained,

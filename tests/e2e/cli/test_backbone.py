@@ -122,6 +122,7 @@ def test_fine_tuning_changes_the_last_stages(trained, photos, tmp_path):
     [
         (["--backbone", "efficientnet-lite9"], "did you mean 'efficientnet-lite0'"),
         (["--backbone", "timm:resnet18"], "pip install timm"),
+        (["--backbone", "all-minilm-l6-v2"], "is for texts; expected one for images"),
         (["--backbone", "efficientnet-lite0", "--network", "vgg16"], "--network"),
         (["--backbone", "efficientnet-lite0", "--augment", "rotate"], "--finetune"),
     ],

@@ -157,6 +157,7 @@ def test_a_csv_file_without_columns_suggests_them(texts, tmp_path):
         ([("a", "x"), ("b", "x")], (), "one class"),
         ([("a", "x"), ("b", "y")], ("--text", "quary"), "did you mean 'query'"),
         ([("a", "x"), ("b", "y")], ("--encoder", "nowhere"), "can't be loaded"),
+        ([("a", "x"), ("b", "y")], ("--encoder", "efficientnet-lite0"), "is for images"),
         ([("a", "x"), ("b", "y")], ("--network", "vgg16"), "--network"),
     ],
 )
