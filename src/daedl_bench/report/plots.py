@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 from numpy.typing import NDArray
 from pandas import DataFrame
 from sklearn.metrics import precision_recall_curve, roc_curve
@@ -161,6 +162,9 @@ def aupr_gaps(detection: DataFrame) -> Figure:
         yticks=range(len(detection)),
         yticklabels=[names.method(label) for label in detection.index],
     )
+    # Plain numbers instead of powers of ten.
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     axes.invert_yaxis()
     axes.grid(axis="both", linewidth=0.4, alpha=0.6)
     figures.legend(figure)
