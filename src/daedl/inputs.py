@@ -88,8 +88,15 @@ def select(inputs: Inputs, rows: Sequence[int] | Tensor) -> Inputs:
 
 def split(inputs: Inputs, size: int) -> list[Inputs]:
     """Splits `inputs` into batches of `size` samples."""
-    rows = range(count_rows(inputs))
-    return [select(inputs, rows[start : start + size]) for start in rows[::size]]
+    starts = range(0, count_rows(inputs), size)
+    if is_text(inputs):
+        return [inputs[start : start + size] for start in starts]
+
+    # A clone, because modules may change their inputs in place.
+    def part(start: int) -> Inputs:
+        return convert(inputs, lambda each: torch.as_tensor(each)[start : start + size].clone())
+
+    return [part(start) for start in starts]
 
 
 def join(batches: Sequence[Inputs]) -> Inputs:

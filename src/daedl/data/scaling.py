@@ -89,7 +89,7 @@ class Columns:
     def standardized(self, rows: Tensor) -> Tensor:
         """Returns (rows − mean) / std for rows (B, D), clipped to ± `LARGEST`."""
         mean, std = self.tensors(rows)
-        return ((rows - mean) / std).clamp(-LARGEST, LARGEST)
+        return (rows - mean).div_(std).clamp_(-LARGEST, LARGEST)
 
     def tensors(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Returns means and standard deviations (D,) with the dtype and device of `like`."""

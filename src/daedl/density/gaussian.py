@@ -203,7 +203,8 @@ class GaussianDensity(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Log density (B,), float64, of features (B, H)."""
-        return self.class_log_densities(features).logsumexp(-1)
+        joint = self.class_log_densities(features)
+        return joint[:, 0] if joint.shape[1] == 1 else joint.logsumexp(-1)
 
     def class_log_densities(self, features: Tensor) -> Tensor:
         """ln ω_c + ln N(f; μ_c, Σ_c), (B, C), float64, of features (B, H)."""
@@ -259,7 +260,7 @@ class GaussianDensity(nn.Module):
         blocks = []
         for block in torch.split(features, max(1, _ELEMENTS // self.distances.elements)):
             centered = (unit_length(block, self.parts) if normalize else block) - self.center
-            centered = centered.clamp(-self.max_offset, self.max_offset).to(self.dtype)
+            centered = centered.clamp_(-self.max_offset, self.max_offset).to(self.dtype)
             # The constant is float64 whatever the dtype of the products is.
             blocks.append(self.distances(centered).to(self.constant))
         return torch.cat(blocks)
