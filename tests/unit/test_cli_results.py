@@ -51,6 +51,22 @@ def test_table_cells(tmp_path):
     assert second.split() == ["y", "2e-05", "–"]
 
 
+@pytest.mark.parametrize(
+    ("name", "form", "start"),
+    [
+        ("a.csv", None, "x\n"),
+        ("a.JSON", None, "[\n"),
+        ("a.txt", None, "  x"),
+        ("a", None, "  x"),
+        ("a.csv", Format.TABLE, "  x"),
+        ("a.txt", Format.CSV, "x\n"),
+    ],
+)
+def test_the_suffix_of_a_file_is_its_format_unless_one_is_given(tmp_path, name, form, start):
+    write_records([{"x": 0.5}], make_table(["x"], [[0.5]]), form, tmp_path / name)
+    assert (tmp_path / name).read_text().startswith(start)
+
+
 def test_headings_are_escaped(tmp_path):
     """Names of targets are headings."""
     name = "=1+1\x1b[31m[red]"

@@ -35,7 +35,7 @@ def evaluate(
             help="OOD images: a folder, flat or nested, or a .npz file; or a file of texts; may be repeated.",
         ),
     ] = None,
-    form: results.FormatOption = results.Format.TABLE,
+    form: results.FormatOption = None,
     out: results.OutOption = None,
     report: Annotated[
         Path | None,

@@ -29,7 +29,7 @@ def predict(
             "texts: texts, CSV files, or .txt files with one text per line; CSV files for a regressor.",
         ),
     ],
-    form: results.FormatOption = results.Format.TABLE,
+    form: results.FormatOption = None,
     out: results.OutOption = None,
     skip_broken: SkipBroken = False,
     column: Column = None,

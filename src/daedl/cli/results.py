@@ -42,7 +42,14 @@ class Format(StrEnum):
     CSV = "csv"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
+FormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        help="Output format; by default that of the suffix of --out (.csv, .json), else a table.",
+        show_default=False,
+    ),
+]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Output file; by default stdout.")]
 
 
@@ -75,9 +82,15 @@ def require_output_file(
         )
 
 
-def write_records(records: Sequence[Record], table: Table, form: Format, out: Path | None) -> None:
-    """Print the results, or write them atomically to the file `out`."""
-    match form:
+def write_records(
+    records: Sequence[Record], table: Table, form: Format | None, out: Path | None
+) -> None:
+    """Print the results, or write them atomically to the file `out`.
+
+    Without a format that of the suffix of `out` is used: CSV, JSON, else a table.
+    """
+    suffix = out.suffix.lower().removeprefix(".") if out else ""
+    match form or (Format(suffix) if suffix in list(Format) else Format.TABLE):
         case Format.JSON:
             plain = [_without_nan(record) for record in records]
             text = json.dumps(plain, indent=2, allow_nan=False) + "\n"

@@ -111,7 +111,9 @@ def read_held_out(model: Regressor, table: Any, rows: torch.Tensor) -> dict[str,
     return {each.metric: each.value for each in figures if each.metric in ("rmse", "nll")}
 
 
-def predict(model: Regressor, files: Sequence[str], form: results.Format, out: Path | None) -> None:
+def predict(
+    model: Regressor, files: Sequence[str], form: results.Format | None, out: Path | None
+) -> None:
     """Predicts the rows of CSV files; columns of targets may be missing."""
     records = []
     for file in files:
@@ -125,7 +127,11 @@ def predict(model: Regressor, files: Sequence[str], form: results.Format, out: P
 
 
 def evaluate(
-    model: Regressor, known: str, unknown: Sequence[str], form: results.Format, out: Path | None
+    model: Regressor,
+    known: str,
+    unknown: Sequence[str],
+    form: results.Format | None,
+    out: Path | None,
 ) -> None:
     """Errors, likelihood and coverage on a CSV file, and how well scores tell the rows of others."""
     path = expand_user(known)
