@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import resource
 import struct
 import subprocess
@@ -229,8 +230,13 @@ class TestDamagedFiles:
             altered = bytearray(data)
             altered[position] ^= 1
             saved.write_bytes(altered)
-            with pytest.raises(ValueError, match=r"damaged|truncated|format"):
-                daedl.Classifier.load(saved)
+            try:
+                loaded = daedl.Classifier.load(saved)
+            except ValueError as error:
+                assert re.search(r"damaged|truncated|format", str(error))  # noqa: PT017
+            else:  # the last digit of a float may round to the same number
+                loaded.save(saved)
+                assert saved.read_bytes() == data
 
     def test_error_of_unknown_settings_names_both_versions(self, trained, tmp_path):
         path = tmp_path / "newer.daedl"
