@@ -25,7 +25,7 @@ IMAGES, MIN_EPOCHS, MAX_EPOCHS = 70_000, 10, 40
 # Chosen, not compared with others: EDL+ on 1,920 photographs of four classes has 89.6% accuracy on 480
 # held-out ones after 24 epochs, in 95 CPU seconds with bf16-mixed precision (one seed).
 BATCH_SIZE, LEARNING_RATE, DECAY = 64, 3e-3, 0.05
-CLIP = 1.0  # largest gradient norm, as selected on CIFAR-10 (daedl_bench/studies/cifar10_cpu.py)
+CLIP = 1.0  # largest gradient norm, as selected on CIFAR-10 (docs/experiments.md)
 # Of heads on embeddings, with the optimiser and the schedule of `daedl.fit`: AdamW with one cycle and a peak
 # of 0.003 was 0.5 points less accurate on 112 known intents of CLINC150 (one split).
 EMBEDDING_EPOCHS = 20
