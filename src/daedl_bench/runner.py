@@ -10,7 +10,7 @@ from daedl import evaluate
 from daedl.engines import LOCAL, connect
 from daedl.evaluate import Measured
 from daedl.prediction import Prediction
-from daedl_bench import estimate, results, two_moons
+from daedl_bench import estimate, results
 from daedl_bench.datasets import corrupted_sets
 from daedl_bench.failures import Failure, Failures
 from daedl_bench.results import Row
@@ -57,11 +57,6 @@ def run(
     """
     results.commit()  # before training, as the checkout may change meanwhile
     experiment, failures = catalogue.experiment(name), Failures(workspace.progress)
-    if experiment.kind == "moons":
-        _require_defaults(methods, protocol)
-        settings = two_moons.settings_of(catalogue)
-        two_moons.run(settings, path, seeds, workspace.progress, failures)
-        return failures
     chosen, done = experiment.protocol(protocol), _done(path)
     if budget is not None:
         first = catalogue.method((methods or experiment.methods)[0], chosen)
@@ -267,11 +262,3 @@ def _was_generated(unit: str, load: Load) -> bool:
     """Whether any image was generated here, not published; loads every dataset of the unit."""
     groups = list(corrupted_sets(unit).values())
     return True in [load(name, "test").made for name in (groups[0] if groups else [unit])]
-
-
-def _require_defaults(methods: Sequence[str] | None, protocol: str | None) -> None:
-    if methods or protocol:
-        raise ValueError(
-            "methods or a protocol were given for two moons; expected neither, as all its methods are "
-            "trained in one way: leave them out"
-        )

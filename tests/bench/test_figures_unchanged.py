@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daedl_bench import results, two_moons
+from daedl_bench import results
 from daedl_bench.spec import Trial, catalogue
-from daedl_bench.studies import mnist_rates, pages
+from daedl_bench.studies import mnist_rates, pages, two_moons
 from daedl_bench.studies._mnist_tables import candidate
 from daedl_bench.summary import Results
 
@@ -90,7 +90,7 @@ def test_rows_belong_to_the_trials_of_the_catalogue(name):
 
 def test_rows_of_two_moons_belong_to_its_settings():
     rows = results.load(RESULTS / "two-moons.jsonl")
-    assert two_moons.key(two_moons.settings_of(SPECS)) == "1a8f12bf773f2693"
+    assert two_moons.key(two_moons.SETTINGS) == "1a8f12bf773f2693"
     assert sum(row.spec == "1a8f12bf773f2693" for row in rows) >= 255
 
 

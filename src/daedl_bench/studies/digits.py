@@ -12,8 +12,8 @@ from daedl.demo.training import Progress
 from daedl.evaluate import Measured
 from daedl_bench import names, results
 from daedl_bench.options import RESULTS, ResultsFolder
+from daedl_bench.studies.two_moons import rows_of
 from daedl_bench.summary import Results
-from daedl_bench.two_moons import rows_of
 
 FILE, EXPERIMENT = "digits.jsonl", "digits"
 # Those of "daedl-loo" are rows of the former defaults, by an earlier version.
