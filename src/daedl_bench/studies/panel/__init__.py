@@ -47,15 +47,7 @@ def main(
     labels: Annotated[
         str, typer.Option("--methods", help="Methods, separated by commas.")
     ] = ",".join(METHODS),
-    show: Annotated[
-        bool, typer.Option("--show", help="Only write the tables of the documentation.")
-    ] = False,
 ) -> None:
-    if show:
-        from daedl_bench.studies import pages  # noqa: PLC0415 (it imports the tables of the panel)
-
-        pages.main(folder)
-        return
     torch.set_num_threads(1)
     chosen = options.names(only) or list(CASES)
     for case in chosen:
