@@ -309,5 +309,5 @@ def _plain(cell: Any) -> Any:
 
 
 def _missing(values: Array) -> Any:
-    """What stands for a missing value in an array like `values`."""
+    """Placeholder of a missing value in an array like `values`."""
     return {"i": -1, "b": False, "O": ""}.get(values.dtype.kind, np.nan)

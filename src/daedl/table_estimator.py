@@ -1,4 +1,4 @@
-"""What the scikit-learn estimators for classification and regression share."""
+"""`TableEstimator`: the base class of the scikit-learn estimators."""
 
 # ruff: noqa: N803 (samples are X in scikit-learn)
 

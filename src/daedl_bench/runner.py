@@ -21,7 +21,7 @@ Done = Collection[tuple[str, str, str]]  # key, label and dataset of rows that e
 
 
 class Job(NamedTuple):
-    """A trial, and the units of the experiment that lack rows; none if only its network is wanted."""
+    """A trial, and the units of the experiment without rows; none if only its network is wanted."""
 
     label: str
     trial: Trial
@@ -45,7 +45,7 @@ def run(
     engine: str = LOCAL,
     workers: int | None = None,
 ) -> list[Failure]:
-    """Measure the rows of an experiment that the file `path` lacks; a failure doesn't stop the rest.
+    """Measure the rows of an experiment that are missing in the file `path`; a failure doesn't stop the rest.
 
     A repeated run computes nothing; a run with additional OOD datasets predicts only these. A dataset
     that cannot be loaded is reported before training and skipped; without the test images nothing is
@@ -125,7 +125,7 @@ def append_missing(
     /,
     **changes: Any,
 ) -> None:
-    """Measure the datasets of a unit, see `Experiment.units`, that lack rows in the file `path`.
+    """Measure the datasets of a unit, see `Experiment.units`, without rows in the file `path`.
 
     The rows of a dataset are appended before the next is predicted.
 
@@ -155,7 +155,7 @@ def measure_once(
     measure: Callable[[Predictor], Iterable[tuple[str, list[Measured]]]],
     experiment: str,
 ) -> list[Row]:
-    """The rows of a trial in a study, from the file `path`; if it lacks them they are measured and appended.
+    """The rows of a trial in a study, from the file `path`; missing rows are measured and appended.
 
     Arguments:
         measure: returns figures by dataset.
@@ -220,7 +220,7 @@ def _done(path: Path) -> Done:
 
 
 def _missing(unit: str, label: str, key: str, done: Done) -> set[str]:
-    """The datasets of a unit that lack rows; a mean is computed again with any of its parts."""
+    """The datasets of a unit without rows; a mean is computed again with any of its parts."""
     missing: set[str] = set()
     for group, names in (corrupted_sets(unit) or {unit: []}).items():
         if lost := {name for name in (*names, group) if (key, label, name) not in done}:

@@ -323,7 +323,7 @@ def _parse_npy(body: bytes) -> tuple[np.ndarray[Any, Any], float]:
 
 
 class _FormParser(MultiPartParser):
-    """Starlette's form parser, which by itself drops an incomplete part and writes large files to disk."""
+    """Starlette's form parser, which otherwise drops an incomplete part and writes large files to disk."""
 
     spool_max_size = 2**63 - 1  # all in memory; `max_bytes` bounds the body
     ended = False

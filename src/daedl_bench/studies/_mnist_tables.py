@@ -79,7 +79,7 @@ def every_method(results: Results) -> str:
 
 
 def wrapped(results: Results) -> str:
-    """What the density adds to a softmax network that is trained already."""
+    """Effect of the density on a trained softmax network."""
     sources = {
         "softmax": Source(BRIEF, "softmax"),
         "softmax with density, `retrofit`": Source(BRIEF, "retrofit"),
@@ -178,7 +178,7 @@ def _validation(results: Results, protocol: str) -> DataFrame:
 def _validated(
     lines: Iterable[tuple[list[str], tuple[str, str]]], heads: Sequence[str], table: DataFrame
 ) -> str:
-    """One line per pair of its first cells and its key in `table`, without metrics that it lacks."""
+    """One line per pair of first cells and key in `table`; metrics that are missing there are omitted."""
     forms = {
         "validation": ("validation loss", "{:.5f}"),
         "accuracy": ("accuracy", "{:.2%}"),

@@ -1,7 +1,7 @@
 """Learning rates under `mnist-brief`, by figures of validation images.
 
 A method whose validation accuracy stays below 99% is trained again at a quarter of the learning rate, and the
-rate with the lower validation loss goes into `rates` of the protocol.
+rate with the lower validation loss is added to `rates` of the protocol.
 """
 
 from collections.abc import Iterator, Sequence

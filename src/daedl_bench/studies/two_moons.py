@@ -1,7 +1,7 @@
 """The paper's first figure: uncertainty over a plane, its picture, and whether the rows support its claims.
 
-Rows of seeds that two-moons.jsonl lacks are appended; the first seed is drawn beside it. The exit status is 1
-if the rows contradict a claim.
+Missing rows are appended to two-moons.jsonl; the first seed is drawn as a picture next to it. The exit status
+is 1 if the rows contradict a claim.
 """
 
 from dataclasses import asdict, replace

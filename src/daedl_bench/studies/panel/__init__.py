@@ -24,7 +24,7 @@ app = typer.Typer()
 
 
 def run(path: Path, case: str, names: Sequence[str], seed: int, data: Path | None) -> None:
-    """Append the rows of the methods `names` that the file `path` lacks."""
+    """Append missing rows of the methods `names` to the file `path`."""
     done = {row.spec for row in results.load(path)}
     wanted = [method for method in names if key(case, method, seed) not in done]
     import_module("lightning_fabric")  # takes seconds, which would count as the first training
