@@ -31,7 +31,7 @@ class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainingRecord(TypedDict):
-    """How `daedl train` trained a model, for `daedl info`; classifiers and regressors have other figures."""
+    """Record of the training by `daedl train`, for `daedl info`; figures differ between the tasks."""
 
     version: str
     data: str

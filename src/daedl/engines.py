@@ -33,7 +33,7 @@ class Engine(Protocol):
     """Maps `build()` over items and yields the results in their order."""
 
     def map(self, build: Callable[[], Work[T, R]], items: Iterable[T]) -> Iterator[R]:
-        """Calls `build` once in each worker process, and what it returns with each item."""
+        """Calls `build` once in each worker process, then the function it returns with each item."""
 
 
 class Local:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
@@ -19,7 +18,6 @@ from daedl.methods import Method
 from daedl.networks import MLP, FeatureHead, Network
 from daedl.prediction import Prediction
 from daedl.table_estimator import FLOATS, TableEstimator
-from daedl.training.randomness import preserved_random_state
 from daedl.training.tables import drop_unweighted
 
 HIDDEN = (64, 64)  # widths of the hidden layers for tables (chosen)
@@ -157,15 +155,9 @@ class DAEDLClassifier(ClassifierMixin, TableEstimator):
                 f"embeddings is {self.embeddings!r}; expected True, False or 'auto': leave it out"
             )
 
-    def _build(self, seed: int) -> Classifier:
-        """Builds a classifier with initial weights drawn from `seed`."""
-        settings = dict(self.method_settings or {})
+    def _model(self, network: Network, **settings: Any) -> Classifier:
         names = [str(label) for label in self.classes_]
-        with preserved_random_state():
-            torch.manual_seed(seed)
-            network = self._build_network()
-            # No preprocessing: `scaler_` standardises the samples.
-            return Classifier(network, self.method, names, preprocess=None, **settings)
+        return Classifier(network, self.method, names, preprocess=None, **settings)
 
     def _outputs(self) -> int:
         return len(self.classes_)

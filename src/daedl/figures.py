@@ -195,7 +195,7 @@ def risk_coverage(
 ) -> Figure:
     """Plots the error rate of accepted predictions against coverage, from targets (N,).
 
-    With `thresholds`, marks their target, and what they achieve for `prediction`.
+    With `thresholds`, marks their target, and their effect on `prediction`.
     """
     figure = Figure(figsize=(5.0, 3.6), layout="constrained")
     axes = figure.subplots()

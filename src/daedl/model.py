@@ -1,4 +1,4 @@
-"""What classifiers and regressors have in common: a network, a method, and the state that it fits."""
+"""`Model`: the base class of classifiers and regressors, with a network, a method and its fitted state."""
 
 from abc import abstractmethod
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What predictions of classes and of numbers have in common."""
+"""`Predicted`: the base class of predictions of classes and of numbers."""
 
 import math
 import operator

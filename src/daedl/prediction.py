@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from daedl.checks import require_finite
 from daedl.dirichlet import Dirichlet
+from daedl.names import names_or_numbers
 from daedl.predicted import UNLIKE, Predicted, finite_list
 from daedl.selective import Thresholds
 
@@ -144,34 +147,41 @@ class Prediction(Predicted):
             lists["reason"] = self.reason
         return lists
 
+    def table(self) -> dict[str, NDArray[Any]]:
+        """Returns arrays by the names of `records`; `probs` and `log_alpha` are (B, C), the others (B,)."""
+        columns = self.columns()
+        if self.log_alpha is not None:  # in float64, to avoid overflow
+            log_alpha0 = self.dirichlet.log_precision.double()
+            columns["alpha0"] = log_alpha0.clamp_max(MAX_EXPONENT).exp()
+        columns["probability"] = self.probs.gather(1, self.labels[:, None])[:, 0]
+        # NumPy has no bfloat16.
+        arrays = {
+            name: (each.float() if each.dtype == torch.bfloat16 else each).cpu().numpy()
+            for name, each in columns.items()
+        }
+        label = arrays.pop("label")
+        named = np.array(names_or_numbers(self.class_names, self.probs.shape[1]), dtype=object)
+        first = {"label": label, "class_name": named[label], "probability": arrays["probability"]}
+        last = {} if self.thresholds is None else {"reason": np.array(self.reason, object)}
+        return first | arrays | last
+
     def records(self) -> list[dict[str, Any]]:
         """Returns one JSON-able record per input.
 
         Each has `label`, `class_name`, `probability` (of that class), the scores of `columns()`, `accept` and
         `reason` if the classifier was calibrated, and `probs` by class name. NaN and infinity become None.
         """
-        names = self.class_names or [str(number) for number in range(self.probs.shape[1])]
-        columns = self.columns()
-        if self.log_alpha is not None:  # in float64, to avoid overflow
-            log_alpha0 = self.dirichlet.log_precision.double()
-            columns["alpha0"] = log_alpha0.clamp_max(MAX_EXPONENT).exp()
-        scores: dict[str, list[Any]] = {
-            name: finite_list(values)
-            for name, values in columns.items()
-            if values.ndim == 1 and name not in ("label", "accept")
+        names = names_or_numbers(self.class_names, self.probs.shape[1])
+        columns = {
+            name: finite_list(torch.from_numpy(values))
+            if values.dtype.kind == "f"
+            else values.tolist()
+            for name, values in self.table().items()
+            if values.ndim == 1
         }
-        if self.thresholds is not None:
-            scores |= {"accept": self.accept.tolist(), "reason": self.reason}
-        rows = zip(self.labels.tolist(), self.probs.tolist(), strict=True)
         return [
-            {
-                "label": label,
-                "class_name": names[label],
-                "probability": probs[label],
-                **{name: values[number] for name, values in scores.items()},
-                "probs": dict(zip(names, probs, strict=True)),
-            }
-            for number, (label, probs) in enumerate(rows)
+            {**dict(zip(columns, row, strict=True)), "probs": dict(zip(names, probs, strict=True))}
+            for *row, probs in zip(*columns.values(), self.probs.tolist(), strict=True)
         ]
 
     @property

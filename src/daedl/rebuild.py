@@ -97,7 +97,7 @@ class _Budget(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Calls the function, and counts it and what it allocated."""
+        """Calls the function, and counts the operation and the values it allocated."""
         result = func(*args, **(kwargs or {}))
         self.operations -= 1
         if func in ALLOCATE:

@@ -19,7 +19,6 @@ from daedl.networks import Network
 from daedl.regression_prediction import RegressionPrediction
 from daedl.regressor import DEFAULT_TARGET, Regressor
 from daedl.table_estimator import FLOATS, TableEstimator
-from daedl.training.randomness import preserved_random_state
 
 
 class DAEDLRegressor(RegressorMixin, TableEstimator):
@@ -152,11 +151,5 @@ class DAEDLRegressor(RegressorMixin, TableEstimator):
     def _outputs(self) -> int:
         return self.n_outputs_
 
-    def _build(self, seed: int) -> Regressor:
-        """Builds a regressor with initial weights drawn from `seed`."""
-        settings = dict(self.method_settings or {})
-        with preserved_random_state():
-            torch.manual_seed(seed)
-            network = self._build_network()
-            # `scaler_` standardises the samples.
-            return Regressor(network, self.method, preprocess=None, standardize=False, **settings)
+    def _model(self, network: Network, **settings: Any) -> Regressor:
+        return Regressor(network, self.method, preprocess=None, standardize=False, **settings)

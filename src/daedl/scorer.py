@@ -15,9 +15,9 @@ from daedl.data.files import Files, decoded, list_broken, name_some
 from daedl.data.preprocess import WHITE, Preprocess
 from daedl.data.texts import TextPreprocess
 from daedl.inputs import Inputs, convert, count_rows, select
-from daedl.names import look_up, names_or_numbers
+from daedl.names import look_up
 from daedl.outputs import evaluating
-from daedl.prediction import MAX_EXPONENT, Prediction
+from daedl.prediction import Prediction
 from daedl.storage import expand_user
 
 Array = NDArray[Any]
@@ -84,10 +84,10 @@ class Scorer:
             remedy = "correct or remove them, or pass skip_broken=True"
             _require_readable(column, broken, range(number), remedy)
         if number and (isinstance(column, np.ndarray) or len(broken) < number):
-            arrays = _arrays(self.model.predict(inputs, self.batch_size))
+            arrays = self.model.predict(inputs, self.batch_size).table()
         else:
             # One row if there are none, which networks need not accept.
-            blank = _arrays(self._blank(max(number, 1)))
+            blank = self._blank(max(number, 1)).table()
             arrays = {name: each[:number] for name, each in blank.items()}
         if self.skip_broken:
             rows = list(broken)
@@ -308,21 +308,6 @@ def _plain(cell: Any) -> Any:
     return np.stack([np.asarray(_plain(each)) for each in cell]) if nested else cell
 
 
-def _arrays(prediction: Prediction) -> dict[str, Array]:
-    """The columns of `prediction.records()` as arrays, and `probs` and `log_alpha` (B, C)."""
-    columns = prediction.columns()
-    if prediction.log_alpha is not None:  # in float64, to avoid overflow
-        log_alpha0 = prediction.dirichlet.log_precision.double()
-        columns["alpha0"] = log_alpha0.clamp_max(MAX_EXPONENT).exp()
-    probability = prediction.probs.gather(1, prediction.labels[:, None])[:, 0]
-    names = names_or_numbers(prediction.class_names, prediction.probs.shape[1])
-    arrays = {name: each.cpu().numpy() for name, each in columns.items()}
-    label = arrays.pop("label")
-    first = {"label": label, "class_name": np.array(names, dtype=object)[label]}
-    last = {} if prediction.thresholds is None else {"reason": np.array(prediction.reason, object)}
-    return first | {"probability": probability.cpu().numpy()} | arrays | last
-
-
 def _missing(values: Array) -> Any:
-    """What stands for a missing value in an array like `values`."""
+    """Placeholder of a missing value in an array like `values`."""
     return {"i": -1, "b": False, "O": ""}.get(values.dtype.kind, np.nan)

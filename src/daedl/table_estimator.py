@@ -1,4 +1,4 @@
-"""What the scikit-learn estimators for classification and regression share."""
+"""`TableEstimator`: the base class of the scikit-learn estimators."""
 
 # ruff: noqa: N803 (samples are X in scikit-learn)
 
@@ -24,6 +24,7 @@ from daedl.density import DensityScorer, DensityWarning
 from daedl.model import Model
 from daedl.networks import MLP, Network
 from daedl.training import History, fit
+from daedl.training.randomness import preserved_random_state
 from daedl.training.tables import GRADIENT_CLIP, select_held_out, table_batch_size, table_epochs
 
 # Accepted sample types.
@@ -48,8 +49,14 @@ class TableEstimator(BaseEstimator):
     model_: Any
 
     @abstractmethod
+    def _model(self, network: Network, **settings: Any) -> Model[Any]:
+        """Builds a model without preprocessing, because `scaler_` standardises the samples."""
+
     def _build(self, seed: int) -> Model[Any]:
         """Builds a model with initial weights drawn from `seed`."""
+        with preserved_random_state():
+            torch.manual_seed(seed)
+            return self._model(self._build_network(), **dict(self.method_settings or {}))
 
     def _fit(
         self,

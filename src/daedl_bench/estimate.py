@@ -1,16 +1,13 @@
 """Upper bounds of training times on this machine, from a few timed steps."""
 
 import time
-from dataclasses import replace
 
 import msgspec
 import torch
 from torch import Tensor
 
-from daedl.demo import moons
 from daedl.methods import Method
 from daedl.networks import lay_out
-from daedl_bench import two_moons
 from daedl_bench.spec import Catalogue, Experiment, Protocol, Trial
 
 # A forward pass is this share of a training step, as the backward pass computes twice as much.
@@ -24,8 +21,6 @@ def times(catalogue: Catalogue) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, experiment in catalogue.experiments.items():
         found[name] = []
-        if experiment.kind == "moons":
-            found[name].append(duration(moons_seconds(two_moons.settings_of(catalogue))))
         for short, protocol in experiment.protocols.items():
             if protocol.name not in seconds:
                 method = catalogue.method(experiment.methods[0], protocol).training_method()
@@ -66,14 +61,6 @@ def epochs(catalogue: Catalogue, experiment: Experiment, protocol: Protocol) -> 
         total = sum(protocol.training["max_epochs"] if each is None else each for each in lengths)
         most |= dict.fromkeys(Trial(protocol, method, 0).networks, total)
     return sum(most.values())
-
-
-def moons_seconds(settings: moons.Settings) -> float:
-    """Largest number of seconds of one seed of two moons, from one epoch."""
-    one = replace(settings, training=replace(settings.training, max_epochs=1))
-    started = time.perf_counter()
-    moons.run(0, one)
-    return settings.training.max_epochs * (time.perf_counter() - started)
 
 
 def _step(protocol: Protocol, method: Method, size: int) -> float:

@@ -43,7 +43,7 @@ def _columns(name: str, method: Method) -> dict[str, str]:
 
 def _section(name: str, method: Method) -> str:
     """The docstring with the meaning of each setting, and the defaults."""
-    # Of a class without settings of its own, those of its base class.
+    # A class without settings inherits those of its base class.
     (formula, own), *bases = map(_parts, type(method).__mro__[: -len(Method.__mro__)])
     attributes = own or next((each for _, each in bases if each), "")
     settings = ", ".join(f"`{key}={value!r}`" for key, value in _settings(method).items())

@@ -10,7 +10,7 @@ from daedl import evaluate
 from daedl.engines import LOCAL, connect
 from daedl.evaluate import Measured
 from daedl.prediction import Prediction
-from daedl_bench import estimate, results, two_moons
+from daedl_bench import estimate, results
 from daedl_bench.datasets import corrupted_sets
 from daedl_bench.failures import Failure, Failures
 from daedl_bench.results import Row
@@ -21,7 +21,7 @@ Done = Collection[tuple[str, str, str]]  # key, label and dataset of rows that e
 
 
 class Job(NamedTuple):
-    """A trial, and the units of the experiment that lack rows; none if only its network is wanted."""
+    """A trial, and the units of the experiment without rows; none if only its network is wanted."""
 
     label: str
     trial: Trial
@@ -45,7 +45,7 @@ def run(
     engine: str = LOCAL,
     workers: int | None = None,
 ) -> list[Failure]:
-    """Measure the rows of an experiment that the file `path` lacks; a failure doesn't stop the rest.
+    """Measure the rows of an experiment that are missing in the file `path`; a failure doesn't stop the rest.
 
     A repeated run computes nothing; a run with additional OOD datasets predicts only these. A dataset
     that cannot be loaded is reported before training and skipped; without the test images nothing is
@@ -57,11 +57,6 @@ def run(
     """
     results.commit()  # before training, as the checkout may change meanwhile
     experiment, failures = catalogue.experiment(name), Failures(workspace.progress)
-    if experiment.kind == "moons":
-        _require_defaults(methods, protocol)
-        settings = two_moons.settings_of(catalogue)
-        two_moons.run(settings, path, seeds, workspace.progress, failures)
-        return failures
     chosen, done = experiment.protocol(protocol), _done(path)
     if budget is not None:
         first = catalogue.method((methods or experiment.methods)[0], chosen)
@@ -130,7 +125,7 @@ def append_missing(
     /,
     **changes: Any,
 ) -> None:
-    """Measure the datasets of a unit, see `Experiment.units`, that lack rows in the file `path`.
+    """Measure the datasets of a unit, see `Experiment.units`, without rows in the file `path`.
 
     The rows of a dataset are appended before the next is predicted.
 
@@ -160,7 +155,7 @@ def measure_once(
     measure: Callable[[Predictor], Iterable[tuple[str, list[Measured]]]],
     experiment: str,
 ) -> list[Row]:
-    """The rows of a trial in a study, from the file `path`; if it lacks them they are measured and appended.
+    """The rows of a trial in a study, from the file `path`; missing rows are measured and appended.
 
     Arguments:
         measure: returns figures by dataset.
@@ -225,7 +220,7 @@ def _done(path: Path) -> Done:
 
 
 def _missing(unit: str, label: str, key: str, done: Done) -> set[str]:
-    """The datasets of a unit that lack rows; a mean is computed again with any of its parts."""
+    """The datasets of a unit without rows; a mean is computed again with any of its parts."""
     missing: set[str] = set()
     for group, names in (corrupted_sets(unit) or {unit: []}).items():
         if lost := {name for name in (*names, group) if (key, label, name) not in done}:
@@ -267,11 +262,3 @@ def _was_generated(unit: str, load: Load) -> bool:
     """Whether any image was generated here, not published; loads every dataset of the unit."""
     groups = list(corrupted_sets(unit).values())
     return True in [load(name, "test").made for name in (groups[0] if groups else [unit])]
-
-
-def _require_defaults(methods: Sequence[str] | None, protocol: str | None) -> None:
-    if methods or protocol:
-        raise ValueError(
-            "methods or a protocol were given for two moons; expected neither, as all its methods are "
-            "trained in one way: leave them out"
-        )

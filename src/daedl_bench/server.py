@@ -1,4 +1,4 @@
-"""`daedl serve` in a process of its own, and clients that put load on it."""
+"""`daedl serve` in a separate process, and clients that put load on it."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from daedl_bench.memory import memory
 
 @dataclass(frozen=True)
 class Server:
-    """A server that runs; `log` is the file with what it writes to stderr."""
+    """A running server; `log` is the file with its stderr."""
 
     process: subprocess.Popen[str]
     port: int

@@ -96,8 +96,6 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ood: OOD datasets.
         shift: family of corruptions of the in-distribution dataset, or "".
         pictures: methods whose curves a report draws; by default all.
-        kind: "images"; or "moons", which draws points and uses `methods` and `settings` only.
-        settings: of the moons, see `daedl.demo.moons`.
     """
 
     name: str
@@ -109,8 +107,6 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ood: tuple[str, ...] = ()
     shift: str = ""
     pictures: tuple[str, ...] = ()
-    kind: Literal["images", "moons"] = "images"
-    settings: dict[str, Any] = {}
 
     @property
     def drawn(self) -> tuple[str, ...]:

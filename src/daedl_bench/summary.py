@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from pandas import DataFrame, Series
 
-from daedl_bench import results, two_moons
+from daedl_bench import results
 from daedl_bench.names import DASH
 from daedl_bench.results import FIGURE, Row
 from daedl_bench.spec import Catalogue
+from daedl_bench.studies import two_moons
 
 
 class Summary(NamedTuple):
@@ -74,7 +75,7 @@ class Results:
 
     @cached_property
     def _specified(self) -> DataFrame:
-        """Rows of the catalogue's experiments; rows of studies are left out.
+        """Rows of the catalogue's experiments and of two moons; rows of other studies are left out.
 
         A row is stale if its key differs from the current one. Rows without a key, and rows whose
         protocol or method is not in the catalogue, are kept.
@@ -99,7 +100,7 @@ class Results:
     def _key(self, experiment: str, protocol: str, label: str, seed: int) -> str | None:
         """The current key of a trial; None if the catalogue does not contain it."""
         if experiment == two_moons.NAME:
-            return two_moons.key(two_moons.settings_of(self.catalogue))
+            return two_moons.key(two_moons.SETTINGS)
         return self.catalogue.key(protocol, label, seed)
 
     @cached_property

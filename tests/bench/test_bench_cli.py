@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, option):
 def test_every_study_is_a_command():
     modules = {each.name for each in pkgutil.iter_modules(studies.__path__)}
     names = {name for name in modules if not name.startswith("_")}
-    assert {"costs", "mnist_quick", "pages", "pairing", "prevalence", "serving", "speed"} <= names
+    assert {"costs", "mnist_rates", "pages", "pairing", "serving", "speed"} <= names
     for name in names:
         assert invoke("study", name, "--help").exit_code == 0, name
     assert invoke("study", "costz").exit_code == 2

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from daedl_bench import estimate, two_moons
+from daedl_bench import estimate
 from daedl_bench.spec import catalogue
 
 SHIPPED = catalogue()
@@ -24,10 +24,6 @@ def test_an_epoch_is_its_steps_and_a_third_as_much_for_validation(monkeypatch):
 
 def test_a_step_is_timed():
     assert 0 < estimate.epoch_seconds(SMALL, SHIPPED.method("daedl").training_method()) < 60
-
-
-def test_two_moons_are_estimated():
-    assert 0 < estimate.moons_seconds(two_moons.settings_of(SHIPPED)) < 600
 
 
 def test_methods_that_share_a_training_count_once():

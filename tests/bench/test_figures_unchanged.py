@@ -7,11 +7,13 @@ import hashlib
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from daedl_bench import results, two_moons
+from daedl_bench import results
 from daedl_bench.spec import Trial, catalogue
-from daedl_bench.studies import mnist_quick, pages
+from daedl_bench.studies import mnist_rates, pages, two_moons
+from daedl_bench.studies._mnist_tables import candidate
 from daedl_bench.summary import Results
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +40,20 @@ ROWS = {
     "pairing": 6563,
     "prevalence": 52,
 }
+
+
+# Epochs, batch size and rate of the candidates for `quick`.
+RECIPES = (
+    *((4, 64, 3e-3), (4, 64, 6e-3), (4, 64, 1.2e-2), (5, 64, 6e-3), (5, 32, 4e-3)),
+    *((8, 32, 4e-3), (8, 32, 2e-3), (8, 32, 1e-3), (7, 16, 2e-3), (7, 16, 1e-3)),
+)
+
+
+def candidates():
+    paper, fields = SPECS.protocols["mnist-paper"], ("max_epochs", "batch_size", "learning_rate")
+    for recipe in RECIPES:
+        training = {**dict(zip(fields, recipe, strict=True)), "schedule": "one-cycle"}
+        yield msgspec.structs.replace(paper, name=candidate(training), training=training)
 
 
 def digest(lines):
@@ -74,7 +90,7 @@ def test_rows_belong_to_the_trials_of_the_catalogue(name):
 
 def test_rows_of_two_moons_belong_to_its_settings():
     rows = results.load(RESULTS / "two-moons.jsonl")
-    assert two_moons.key(two_moons.settings_of(SPECS)) == "1a8f12bf773f2693"
+    assert two_moons.key(two_moons.SETTINGS) == "1a8f12bf773f2693"
     assert sum(row.spec == "1a8f12bf773f2693" for row in rows) >= 255
 
 
@@ -83,7 +99,7 @@ def test_rows_of_two_moons_belong_to_its_settings():
 )
 def test_rows_of_candidates_belong_to_their_protocols(name, count):
     rows = results.load(RESULTS / f"{name}.jsonl")
-    protocols = {each.name: each for each in mnist_quick.candidates()}
+    protocols = {each.name: each for each in candidates()}
     trials = {(row.protocol, row.seed) for row in rows}
     daedl = SPECS.method("daedl")
     keys = {trial: Trial(protocols[trial[0]], daedl, trial[1]).key for trial in trials}
@@ -92,6 +108,6 @@ def test_rows_of_candidates_belong_to_their_protocols(name, count):
 
 def test_rows_of_learning_rates_belong_to_their_protocols():
     rows = results.load(RESULTS / "mnist_rates.jsonl")
-    protocols = {each.name: each for each in map(mnist_quick.rate_protocol, mnist_quick.RATES)}
+    protocols = {each.name: each for each in map(mnist_rates.rate_protocol, mnist_rates.RATES)}
     keys = [SPECS.trial(row.method, protocols[row.protocol], 0).key for row in rows]
     assert sum(row.spec == key for row, key in zip(rows, keys, strict=True)) == 57

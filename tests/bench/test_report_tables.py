@@ -11,11 +11,12 @@ from made import row
 from pandas import DataFrame
 
 from daedl.methods import build
-from daedl_bench import paper, report, two_moons
+from daedl_bench import paper, report
 from daedl_bench import results as rows
 from daedl_bench.datasets import corrupted_sets
 from daedl_bench.report import page, paper_tables, recommendation, tables
 from daedl_bench.spec import catalogue, mispaired_key
+from daedl_bench.studies import two_moons
 from daedl_bench.summary import Results, Summary
 
 CATALOGUE = catalogue()

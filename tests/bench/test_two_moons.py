@@ -1,20 +1,16 @@
-"""Two moons as an experiment: settings, keys, rows, and the claims of the paper's figure."""
+"""Two moons: settings, keys, rows, and the claims of the paper's figure."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+import typer
 
 from daedl.demo import moons
-from daedl.demo.training import Progress, Training
-from daedl.methods import Softmax
-from daedl_bench import results, runner, two_moons
-from daedl_bench.cache import Cache
-from daedl_bench.spec import catalogue
-from daedl_bench.workspace import Workspace
-
-SPECS = catalogue()
-SHIPPED = two_moons.settings_of(SPECS)
+from daedl.demo.training import Training
+from daedl_bench import results
+from daedl_bench.studies import two_moons
+from daedl_bench.studies.two_moons import SETTINGS
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +18,7 @@ def result():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return moons.run(1, replace(SHIPPED, training=Training(30, batch_size=64, patience=30)))
+        return moons.run(1, replace(SETTINGS, training=Training(30, batch_size=64, patience=30)))
     finally:
         torch.set_num_threads(threads)
 
@@ -57,54 +53,36 @@ def test_a_seed_with_rows_and_a_picture_is_not_run_again(result, tmp_path, monke
         seeds.append(seed)
         return result
 
+    def run():
+        with pytest.raises(typer.Exit) as ended:
+            two_moons.main("1", tmp_path)
+        return ended.value.exit_code
+
     monkeypatch.setattr(moons, "run", trained_before)
-    path, cache = tmp_path / "two-moons.jsonl", Cache(tmp_path / "cache")
-    space = Workspace(lambda *_: None, cache, Progress(show=False))
-    rows = [
-        replace(row, spec=two_moons.key(SHIPPED))
-        for row in two_moons.rows_of(result, experiment="two-moons")
-    ]
+    path = tmp_path / "two-moons.jsonl"
+    rows = two_moons.rows_of(result, experiment="two-moons", spec=two_moons.key(SETTINGS))
     results.save(path, rows)
-    assert runner.run(SPECS, "two-moons", space, path, seeds=[1]) == []
+    assert run() == 0
     assert seeds == [1]  # for the picture, which is missing
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    assert runner.run(SPECS, "two-moons", space, path, seeds=[1]) == []
+    assert run() == 0
     assert seeds == [1]
     assert results.load(path) == rows
     results.save(path, [replace(row, value=0.0) for row in rows])
-    (failure,) = runner.run(SPECS, "two-moons", space, path, seeds=[1])
-    assert "DAEDL is uncertain far from the data" in str(failure)
-    with pytest.raises(ValueError, match="leave them out"):
-        runner.run(SPECS, "two-moons", space, path, methods=["edl"])
+    assert run() == 1
 
 
 def test_keys_differ_where_settings_differ():
-    bare = replace(SHIPPED.methods[-1], spectral=None)
+    bare = replace(SETTINGS.methods[-1], spectral=None)
     others = (
-        replace(SHIPPED, noise=0.2),
-        replace(SHIPPED, training=Training(30, batch_size=64, patience=20)),
-        replace(SHIPPED, methods=SHIPPED.methods[:2]),
-        replace(SHIPPED, methods=(*SHIPPED.methods[:2], bare)),
+        replace(SETTINGS, noise=0.2),
+        replace(SETTINGS, training=Training(30, batch_size=64, patience=20)),
+        replace(SETTINGS, methods=SETTINGS.methods[:2]),
+        replace(SETTINGS, methods=(*SETTINGS.methods[:2], bare)),
     )
-    assert len({two_moons.key(each) for each in (SHIPPED, *others)}) == 5
+    assert len({two_moons.key(each) for each in (SETTINGS, *others)}) == 5
 
 
-def test_settings_come_from_the_catalogue():
-    settings = two_moons.settings_of(
-        catalogue(
-            """
-            [experiment.two-moons]
-            title = "moons"
-            kind = "moons"
-            methods = ["softmax"]
-            settings.samples = 10
-            settings.noise = 0.3
-            settings.hidden = [4]
-            settings.training = { max_epochs = 1, batch_size = 5, patience = 1 }
-            """
-        )
-    )
-    assert settings == moons.Settings((Softmax(),), 10, 0.3, (4,), Training(1, 5, 1))
-    # The demo has the same data and training, and the default of DAEDL.
-    assert replace(moons.Settings(), methods=SHIPPED.methods) == SHIPPED
+def test_data_and_training_are_those_of_the_demo():
+    assert replace(moons.Settings(), methods=SETTINGS.methods) == SETTINGS
     assert [each.name for each in moons.Settings().methods] == ["softmax", "edl", "daedl"]

@@ -50,7 +50,7 @@ def predict_files(
 
     The rows have the absolute path `file` and the `row` of the input, its columns `keep`, what `Scorer`
     returns, and `error`: null, or why there is no prediction. Finished parts are kept in the folder
-    ".<out>.parts" beside `out`, which is renamed in the end; the same call continues after an interruption.
+    ".<out>.parts" next to `out`, which is renamed at the end; the same call resumes after an interruption.
 
     Arguments:
         model: a model file.
@@ -142,7 +142,7 @@ def _parquet(places: dict[str, Any], scores: dict[str, Array]) -> bytes:
 
 
 def _job(scorer: Scorer, parts: Sequence[Part], keep: Sequence[str]) -> bytes:
-    """What determines the results: all of it must be equal for parts to be kept."""
+    """Everything that determines the results; finished parts are kept only if it is equal."""
     inputs = hashlib.sha256()
     for part in parts:
         inputs.update(repr(part).encode("utf-8", "surrogateescape"))

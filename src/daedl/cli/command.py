@@ -1,4 +1,4 @@
-"""What all commands share: --threads, --config, and errors as one line."""
+"""Options and error handling of all commands: --threads, --config, and errors as one line."""
 
 import functools
 import inspect

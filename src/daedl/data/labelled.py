@@ -1,4 +1,4 @@
-"""What labelled datasets of every kind of input have in common."""
+"""`Labelled`: the base class of labelled datasets, whatever their kind of input."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

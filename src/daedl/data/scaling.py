@@ -73,7 +73,7 @@ class Columns:
         joined = sum_across(torch.stack((count, count * mean)))
         center = joined[1] / joined[0]
         scatter = sum_across(scatter + count * (mean - center).square())
-        # A constant column has no more than rounding errors.
+        # The deviations of a constant column are rounding errors.
         tiny = 1e-12 * (center.abs() + 1e-300)
         std = (scatter.clamp_min(0) / joined[0]).sqrt()
         if not std.isfinite().all():

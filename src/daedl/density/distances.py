@@ -153,7 +153,7 @@ class TiedLowRankDistances(TiedDistances):
         return torch.maximum(total - squares, self.least * total)
 
     def explained(self, root: Tensor) -> Tensor:
-        """What the parts subtract from `trace`, (C,), for a matrix Q (N, H), or one per class (C, N, H)."""
+        """Amount (C,) that the parts subtract from `trace`, for Q (N, H) or one per class (C, N, H)."""
         by_class = self.projections.view(*self.shift.shape, -1)
         along = (root.to(self.product) @ self.product) @ by_class.mT
         return along.double().square().sum((1, 2))

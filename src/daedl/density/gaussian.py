@@ -35,7 +35,7 @@ _ELEMENTS = 2**23
 
 
 class GaussianSettings(msgspec.Struct, frozen=True):
-    """What `GaussianDensity.settings` returns; earlier versions lack the settings with defaults."""
+    """Schema of `GaussianDensity.settings`; files of earlier versions omit settings that have defaults."""
 
     covariance: Literal["full", "tied", "diagonal", "block", "low-rank", "tied-low-rank"]
     dtype: Literal["float32", "float64"]

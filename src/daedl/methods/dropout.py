@@ -99,7 +99,7 @@ class MCDropout(DropoutPasses, Softmax):
 
 
 class _Masks(TorchFunctionMode):
-    """Makes dropout active in eval mode, with masks from a generator of its own.
+    """Makes dropout active in eval mode, with masks from a separate generator.
 
     It applies to the current thread only, and changes neither modules nor the global random state.
     """

@@ -1,4 +1,4 @@
-"""What ensembles of classifiers and of regressors have in common."""
+"""`Ensembled`: the base class of ensembles of classifiers and of regressors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -118,7 +118,7 @@ class Backbone(Network):
         return convert(inputs, torch.as_tensor)
 
     def encode(self, inputs: Inputs) -> Tensor:
-        """What `head` takes: features (B, H) of the frozen backbone."""
+        """Inputs of `head`: features (B, H) of the frozen backbone."""
         if self._sees_head:
             for _, block in self.backbone_blocks():
                 inputs = block(inputs)
@@ -127,7 +127,7 @@ class Backbone(Network):
 
     @property
     def encoded(self) -> int:
-        """Columns of what `encode` returns."""
+        """Number of columns that `encode` returns."""
         return self.width if self._sees_head else self.num_features
 
     @property

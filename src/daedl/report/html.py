@@ -15,11 +15,11 @@ MAX_SIDE, QUALITY = 96, 80
 
 
 def render(package: str, template: str, **values: Any) -> str:
-    """Renders `template` of `package`, which extends base.html.j2 of this package."""
+    """Renders `template` of `package`; pages extend base.html.j2 of this package. Only HTML is escaped."""
     packages = (package, "daedl.report")
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(name) for name in packages]),
-        autoescape=True,
+        autoescape=lambda name: name is not None and ".html" in name,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -190,7 +190,7 @@ class Thresholds:
 
 
 class _Saved(msgspec.Struct, frozen=True):
-    """What `Thresholds.settings` returns."""
+    """Schema of `Thresholds.settings`."""
 
     limits: Annotated[
         dict[Literal["epistemic", "aleatoric", "density", "width"], float],

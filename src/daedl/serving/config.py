@@ -26,7 +26,7 @@ class ServerConfig:
             256, and twice `max_requests` leaves room for idle ones.
         timeout: seconds for a request body to arrive, and for its predictions to be computed.
         window: number of recent predictions that rolling means are computed over.
-        density_reference: mean density score of in-distribution images, exported beside the rolling mean;
+        density_reference: mean density score of in-distribution images, exported next to the rolling mean;
             defaults to the value in the model file.
     """
 

@@ -69,8 +69,27 @@ class InputSpec:
     def parse(
         self, media_type: str, uploads: Sequence[bytes], config: ServerConfig, *, many: bool
     ) -> "Tensor | Pictures":
-        """Convert uploads to inputs; see `parse`."""
-        return parse(media_type, uploads, self, config, many=many)
+        """Convert uploads to inputs (N, *shape), where N is 1 unless `many`.
+
+        Arrays must have the shape of an input; pictures are resized to it. Pictures with more than `LARGE`
+        pixels are returned as they are, for the caller to decode one request at a time.
+        """
+        if media_type in (JSON, NPY):
+            (body,) = uploads
+            if media_type == JSON:
+                _require_lists(body, self.shape, config.max_images if many else 1)
+                values, white = _parse_json(body, "images" if many else "array")
+            else:
+                values, white = _parse_npy(body)
+            return _arrays_to_inputs(values, white, self, config.max_images if many else None)
+        if self.preprocess is None:
+            raise HTTPException(
+                415,
+                f"the model has inputs of shape {self.shape} without preprocessing of images; expected an "
+                f"array: send it as {JSON} or {NPY}",
+            )
+        pictures = Pictures.open(uploads, self.preprocess, self.dtype, config.max_pixels)
+        return pictures if pictures.pixels > LARGE else pictures.decode()
 
     def media_types(self, many: bool) -> tuple[str, ...]:
         """Return the accepted media types: a picture is a single image."""
@@ -128,33 +147,6 @@ async def read_uploads(request: Request, media_type: str, max_images: int) -> li
     if not all(uploads):
         raise HTTPException(400, "the body or a file is empty; expected an image or an array")
     return uploads
-
-
-def parse(
-    media_type: str, uploads: Sequence[bytes], spec: InputSpec, config: ServerConfig, *, many: bool
-) -> "Tensor | Pictures":
-    """Convert uploads to inputs (N, *shape), where N is 1 unless `many`.
-
-    Arrays must have the shape of an input; pictures are resized to it. Pictures with more than `LARGE`
-    pixels are returned as they are, for the caller to decode one request at a time.
-    """
-    if media_type in (JSON, NPY):
-        (body,) = uploads
-        key = "images" if many else "array"
-        if media_type == JSON:
-            _require_lists(body, spec.shape, config.max_images if many else 1)
-            values, white = _parse_json(body, key)
-        else:
-            values, white = _parse_npy(body)
-        return _arrays_to_inputs(values, white, spec, config.max_images if many else None)
-    if spec.preprocess is None:
-        raise HTTPException(
-            415,
-            f"the model has inputs of shape {spec.shape} without preprocessing of images; expected an array: "
-            f"send it as {JSON} or {NPY}",
-        )
-    pictures = Pictures.open(uploads, spec.preprocess, spec.dtype, config.max_pixels)
-    return pictures if pictures.pixels > LARGE else pictures.decode()
 
 
 # ---- pictures
@@ -325,7 +317,7 @@ def _parse_npy(body: bytes) -> tuple[np.ndarray[Any, Any], float]:
 
 
 class _FormParser(MultiPartParser):
-    """Starlette's form parser, which by itself drops an incomplete part and writes large files to disk."""
+    """Starlette's form parser, which otherwise drops an incomplete part and writes large files to disk."""
 
     spool_max_size = 2**63 - 1  # all in memory; `max_bytes` bounds the body
     ended = False

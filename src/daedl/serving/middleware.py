@@ -34,7 +34,7 @@ SECURITY_HEADERS = {
 
 
 class ServerMetrics:
-    """Prometheus metrics of one app, in a registry of its own.
+    """Prometheus metrics of one app, in a separate registry.
 
     Arguments:
         predictor: the model; metrics that it has no values for are omitted.

@@ -37,7 +37,7 @@ LOG_INTERVAL = 60.0
 class LimitedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 protocol, with timeouts for heads and for clients that don't read, and a limit.
 
-    uvicorn by itself waits for a request head without limit, closes a connection only when its client has
+    By default uvicorn waits for a request head without limit, closes a connection only when its client has
     received everything, and rejects all requests if there are too many connections. Here the connection
     that has waited longest for its client is closed instead, so that idle connections can't make the
     server unavailable.

@@ -1,7 +1,7 @@
 """Training checkpoints: the state after the last completed epoch.
 
 A file starts with `HEAD` and the SHA-256 digest of the rest, which is in the format of `torch.save`. That
-format by itself does not detect damaged weights. Earlier versions wrote neither; such files are read as well.
+format does not detect damaged weights. Earlier versions wrote neither; their files can be read too.
 """
 
 import hashlib

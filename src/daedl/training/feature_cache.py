@@ -100,7 +100,7 @@ class FeatureCache:
             reason = getattr(error, "strerror", None) or "it is damaged"
             warnings.warn(
                 f"{path} can't be used ({reason}); expected features as they were cached: they are computed "
-                "again, and nothing has to be done",
+                "again, no action is needed",
                 CacheWarning,
                 stacklevel=2,
             )

@@ -21,7 +21,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCE
 
 
 def extract(archive: Path, names: Collection[str], root: Path) -> None:
-    """Extract the members `names`, as far as `archive` holds them, below `root`.
+    """Extract those of the members `names` that `archive` contains, below `root`.
 
     Existing files are kept. Files are moved into place after the last one is extracted, so that an
     interruption leaves no partial file.

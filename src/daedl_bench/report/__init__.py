@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from daedl.storage import require_folder, write_atomically
-from daedl_bench import names, two_moons
+from daedl_bench import names
 from daedl_bench.report import page, paper_tables, pictures, recommendation, settings, tables
 from daedl_bench.report.pictures import Picture
 from daedl_bench.spec import MISPAIRED, Catalogue
+from daedl_bench.studies import two_moons
 from daedl_bench.summary import Results
 from daedl_bench.workspace import Load
 

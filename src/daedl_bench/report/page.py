@@ -1,20 +1,20 @@
 """The report as Markdown with image files, and rendered to one HTML file that contains them."""
 
-import base64
 import itertools
 import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import escape
 
 from daedl.figures import DOTS_PER_INCH
+from daedl.report.html import inline, render
 from daedl_bench.report.pictures import Picture
 
+PACKAGE = "daedl_bench.report"
 _MARK = re.compile(r" ([▲▼=]) ([+−]\d+\.\d\d)</td>")
 _CLASSES = {"▲": "better", "▼": "worse", "=": "equal"}
 _PIXELS_PER_INCH = 96  # of CSS
@@ -22,7 +22,7 @@ _PIXELS_PER_INCH = 96  # of CSS
 
 def markdown(content: Mapping[str, Any]) -> str:
     """The report in Markdown; pictures are files `<name>.png` in the same folder."""
-    return _template("report.md.j2").render(content)
+    return render(PACKAGE, "report.md.j2", **content)
 
 
 def html(report: str, pictures: Mapping[str, Picture]) -> str:
@@ -33,25 +33,15 @@ def html(report: str, pictures: Mapping[str, Picture]) -> str:
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     parser.add_render_rule("image", _image)
     tokens, sections = parser.parse(report), {}
-    for token, inline in itertools.pairwise(tokens):
+    for token, heading in itertools.pairwise(tokens):
         if token.type == "heading_open" and token.tag == "h2":
-            anchor = re.sub(r"\W+", "-", inline.content.lower()).strip("-")
+            anchor = re.sub(r"\W+", "-", heading.content.lower()).strip("-")
             token.attrSet("id", anchor)
-            sections[anchor] = inline.content
+            sections[anchor] = heading.content
     body = parser.renderer.render(tokens, parser.options, {"pictures": pictures})
     body = body.replace("<table>", '<div class="scroll"><table>')
     body = body.replace("</table>", "</table></div>").replace(" ± ", "\N{NBSP}±\N{NBSP}")
-    return _template("page.html.j2").render(sections=sections, body=_MARK.sub(_small, body))
-
-
-def _template(name: str) -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("daedl_bench.report"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(name)
+    return render(PACKAGE, "page.html.j2", sections=sections, body=_MARK.sub(_small, body))
 
 
 def _small(match: re.Match[str]) -> str:
@@ -67,12 +57,8 @@ def _image(_: Any, tokens: Sequence[Token], place: int, __: Any, env: Mapping[st
         return str(escape(tokens[place].content))
     (pixels,) = struct.unpack(">I", picture.data[16:20])  # the width in the header of a PNG file
     width = round(pixels / DOTS_PER_INCH * _PIXELS_PER_INCH)
-    image = f'<img src="{_inline(picture.data)}" alt="{escape(picture.caption)}" width="{width}">'
+    image = f'<img src="{inline(picture.data)}" alt="{escape(picture.caption)}" width="{width}">'
     if picture.narrow is None:
         return image
-    source = f'<source media="(max-width: 640px)" srcset="{_inline(picture.narrow)}">'
+    source = f'<source media="(max-width: 640px)" srcset="{inline(picture.narrow)}">'
     return f"<picture>{source}{image}</picture>"
-
-
-def _inline(data: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(data).decode()}"

@@ -33,7 +33,7 @@ OOD = {
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The methods for one dataset: what the best of each kind are best for, and tables by title."""
+    """Recommended methods for one dataset: strengths of the best of each kind, and tables by title."""
 
     title: str
     answers: list[str]
@@ -215,7 +215,7 @@ def _leaders(groups: Mapping[str, DataFrame]) -> str:
 
 
 def _answer(found: DataFrame) -> str:
-    """What the methods of a kind are best for; a result that most of them share says nothing."""
+    """Strengths of the methods of a kind; results that most of them share are omitted."""
     methods = list(found["method"].unique())
     most = max(1, len(methods) // 2)
     telling = {key: best for key, best in _leading(found).items() if len(best) <= most}

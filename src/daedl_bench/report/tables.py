@@ -21,7 +21,7 @@ SCORES = ("aleatoric", "epistemic", "density")
 class Column(NamedTuple):
     """A column of a table: its heading, the metric, and the scale and digits that it is printed with.
 
-    `purpose` is what the result says a method is good for; costs have none.
+    `purpose` is what a good result recommends the method for; costs have none.
     """
 
     heading: str
@@ -70,7 +70,7 @@ def measure(cells: DataFrame, results: Results, line: Sequence[str] = ("method",
 def by_method(
     results: Results, protocol: str, methods: Sequence[str], columns: Sequence[Column]
 ) -> DataFrame:
-    """What was measured in `columns`, in their order, of each method."""
+    """Results of each method in `columns`, in their order."""
     lines = DataFrame({"method": methods, "protocol": protocol}, dtype=str)
     cells = lines.merge(DataFrame(list(columns), columns=Column._fields), how="cross")
     return measure(cells, results)

@@ -1,7 +1,7 @@
 """A campaign of faults, fuzz and hostile input: `python -m daedl_bench robustness`.
 
 A module of this package without a leading underscore is a part. Its function `measure` returns figures.
-Each part runs in a process and a temporary folder of its own, so that a crash or a hang is one more figure.
+Each part runs in a separate process and temporary folder, so that a crash or a hang is one more figure.
 """
 
 import multiprocessing
@@ -71,7 +71,7 @@ def _cpu_seconds() -> float:
 
 
 def rows(name: str, module: str, scale: float, longest: float = LONGEST) -> list[Limited]:
-    """The figures of a part, measured in a process of its own that is ended after `longest` seconds."""
+    """The figures of a part, measured in a separate process that is killed after `longest` seconds."""
     started = time.perf_counter()
     receive, send = multiprocessing.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:

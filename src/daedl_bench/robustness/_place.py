@@ -1,4 +1,4 @@
-"""What parts of the campaign share: a folder, a scale, small images and a model of them."""
+"""Shared by the parts of the campaign: a folder, a scale, small images and a model of them."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -26,7 +26,7 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def measure(place: Place) -> list[Figure]:
-    """Both attacks; /health is asked for until all connections of an attack are closed."""
+    """Run both attacks; poll /health until all connections of an attack are closed."""
     log = place.folder / "log"
     model = place.model()
     with serving(model, log=log, DAEDL_TOKEN="secret") as server:

@@ -1,11 +1,11 @@
-"""Synthetic features of many classes, computed chunk by chunk, and a network of ResNet-50's cost."""
+"""Synthetic features of many classes, computed chunk by chunk."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 # Standard deviations of the columns fall from 1 by this power, and this many factors are shared (chosen).
 _DECAY, _FACTORS = 0.25, 32
@@ -62,40 +62,3 @@ class Clusters:
         """`number` samples in chunks of `size`, seeds 1, 2, ..."""
         for index, start in enumerate(range(0, number, size), start=1):
             yield self.sample(min(size, number - start), index)
-
-
-class _Bottleneck(nn.Module):
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            *_convolution(inputs, width, 1, 1),
-            nn.ReLU(inplace=True),
-            *_convolution(width, width, 3, stride),
-            nn.ReLU(inplace=True),
-            *_convolution(width, 4 * width, 1, 1),
-        )
-        changes = stride > 1 or inputs != 4 * width
-        self.shortcut: nn.Module = (
-            nn.Sequential(*_convolution(inputs, 4 * width, 1, stride)) if changes else nn.Identity()
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, 4 · width, H / stride, W / stride)."""
-        return torch.relu(self.body(x) + self.shortcut(x))
-
-
-def _convolution(inputs: int, outputs: int, size: int, stride: int) -> tuple[nn.Module, ...]:
-    layer = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
-    return layer, nn.BatchNorm2d(outputs)
-
-
-def resnet50() -> nn.Sequential:
-    """ResNet-50 (He et al., 2016) up to its 2,048 pooled features, with random weights."""
-    layers: list[nn.Module] = [*_convolution(3, 64, 7, 2), nn.ReLU(inplace=True)]
-    layers.append(nn.MaxPool2d(3, 2, 1))
-    inputs = 64
-    for stage, (width, depth) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)]):
-        for block in range(depth):
-            layers.append(_Bottleneck(inputs, width, 2 if stage and not block else 1))
-            inputs = 4 * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()

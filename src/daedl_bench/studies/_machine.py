@@ -90,16 +90,14 @@ def cross_entropy(network: nn.Module, images: Tensor, targets: Tensor) -> Tensor
     return F.cross_entropy(network(images).logits, targets)
 
 
-def epoch(
-    classifier: daedl.Classifier, images: ImageSet, *val: ImageSet, **options: Any
-) -> Callable[[], float]:
+def epoch(classifier: daedl.Classifier, images: ImageSet, **options: Any) -> Callable[[], float]:
     """An epoch of `fit` with these options and `batch_size`; it returns the seconds of training."""
     options |= {"max_epochs": 1, "accelerator": "cpu", "progress": False}
     size, augment = options.pop("batch_size"), options.pop("augment", None)
 
     def run() -> float:
         batches = images.batches(size, shuffle=True, augment=augment)
-        history = daedl.fit(classifier, batches, *(each.batches(size) for each in val), **options)
+        history = daedl.fit(classifier, batches, **options)
         return history.epochs[0].seconds
 
     return run

@@ -1,12 +1,12 @@
 """Tables of MNIST in the documentation, from rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from pandas import DataFrame
 
 from daedl_bench import names
 from daedl_bench.names import DASH, markdown
-from daedl_bench.studies import mnist_quick
 from daedl_bench.studies._tables import (
     BOTH,
     Question,
@@ -20,9 +20,11 @@ from daedl_bench.studies._tables import (
     number_of_seeds,
     with_seeds,
 )
+from daedl_bench.studies.mnist_rates import EXPERIMENT, RATES
 from daedl_bench.summary import Results
 
 QUICK, BRIEF, PAPER = "mnist-quick", "mnist-brief", "mnist-paper"
+ONE_CYCLE = "one cycle"  # first words of the name of a candidate for `quick`
 KNOWN = known("mnist")
 KMNIST, FASHION, MNIST_C = DETECTION = tuple(map(detection, ("kmnist", "fashion-mnist", "mnist-c")))
 COMPARED = dict(
@@ -77,7 +79,7 @@ def every_method(results: Results) -> str:
 
 
 def wrapped(results: Results) -> str:
-    """What the density adds to a softmax network that is trained already."""
+    """Effect of the density on a trained softmax network."""
     sources = {
         "softmax": Source(BRIEF, "softmax"),
         "softmax with density, `retrofit`": Source(BRIEF, "retrofit"),
@@ -113,13 +115,10 @@ def prevalence(results: Results) -> str:
 def quick_and_paper(results: Results) -> str:
     """DAEDL under all protocols, and under candidates with lower rates than `quick`."""
     recipe = results.catalogue.protocols[QUICK].training
-    lower = {rate: mnist_quick.name({**recipe, "learning_rate": rate}) for rate in (2e-3, 1e-3)}
+    lower = {rate: candidate({**recipe, "learning_rate": rate}) for rate in (2e-3, 1e-3)}
     sources = {
         "brief": Source(BRIEF, "daedl"),
-        **{
-            f"up to {rate:g}": Source(name, "daedl", mnist_quick.EXPERIMENT)
-            for rate, name in lower.items()
-        },
+        **{f"up to {rate:g}": Source(name, "daedl", EXPERIMENT) for rate, name in lower.items()},
         "quick": Source(QUICK, "daedl"),
         "paper": Source(PAPER, "daedl"),
     }
@@ -130,7 +129,7 @@ def quick_and_paper(results: Results) -> str:
 
 def candidates(results: Results) -> str:
     """The candidates for `quick` by figures of validation images, the lowest loss first."""
-    table = _validation(results, mnist_quick.ONE_CYCLE).sort_values("validation", kind="stable")
+    table = _validation(results, ONE_CYCLE).sort_values("validation", kind="stable")
     lines = [([_recipe(key[0], results)], key) for key in table.index]
     return _validated(lines, ["candidate"], table)
 
@@ -141,7 +140,7 @@ def rates(results: Results) -> str:
     lines = [
         ([names.method(label), f"{rate:g}"], key)
         for label in results.catalogue.methods
-        for rate in mnist_quick.RATES
+        for rate in RATES
         if (key := (f"brief, rate {rate:g}", label)) in table.index
     ]
     return _validated(lines, ["", "rate"], table)
@@ -179,7 +178,7 @@ def _validation(results: Results, protocol: str) -> DataFrame:
 def _validated(
     lines: Iterable[tuple[list[str], tuple[str, str]]], heads: Sequence[str], table: DataFrame
 ) -> str:
-    """One line per pair of its first cells and its key in `table`, without metrics that it lacks."""
+    """One line per pair of first cells and key in `table`; metrics that are missing there are omitted."""
     forms = {
         "validation": ("validation loss", "{:.5f}"),
         "accuracy": ("accuracy", "{:.2%}"),
@@ -197,10 +196,16 @@ def _validated(
     return markdown([*heads, *shown], cells)
 
 
+def candidate(training: Mapping[str, Any]) -> str:
+    """The name of a candidate for `quick`, which states its settings."""
+    text = ONE_CYCLE + ", {max_epochs} epochs, batch {batch_size}, rate {learning_rate:g}"
+    return text.format_map(training)
+
+
 def _recipe(name: str, results: Results) -> str:
     """The name of a candidate, after the name of the protocol that it became."""
     training = {each: results.catalogue.protocols[each].training for each in (QUICK, BRIEF)}
-    became = (each for each, settings in training.items() if mnist_quick.name(settings) == name)
+    became = (each for each, settings in training.items() if candidate(settings) == name)
     return next((f"`{each.removeprefix('mnist-')}`: " for each in became), "") + name
 
 

@@ -11,7 +11,7 @@ BOTH = ("aleatoric", "epistemic")
 
 
 class Source(NamedTuple):
-    """Where the figures of a line or column come from; without `study` from the experiments."""
+    """Source of the figures of a line or column; by default the experiments."""
 
     protocol: str
     method: str
@@ -59,7 +59,7 @@ class Question(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is asked about an in-distribution dataset."""
+    """The questions about an in-distribution dataset."""
 
     accuracy: Question
     misclassification: Question
@@ -78,7 +78,7 @@ def known(data: str) -> Known:
 
 
 def detection(data: str, metric: str = "aupr") -> Question:
-    """How well an OOD dataset, or corruptions, are detected."""
+    """The question how well an OOD dataset, or corruptions, are detected."""
     task = "shift" if "-c" in data else "ood"
     return Question(f"{names.dataset(data)}: {metric.upper()}", data, task, metric)
 

@@ -1,8 +1,8 @@
 """Engines: 100,000 images of MNIST in a Parquet file, predicted by one process and by Ray on this machine.
 
 Every process has one thread. Times are the best of several, measured in alternation; results must be equal.
-The processor time of all processes is shown too, as other load on the machine changes it less than the
-elapsed time.
+The processor time of all processes is also shown, because other load on the machine affects it less than
+the elapsed time.
 """
 
 import contextlib

@@ -191,7 +191,7 @@ def measure(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
     data: options.DataRoot = None,
 ) -> None:
-    """Append the figures of every method and seed that the file lacks.
+    """Append the missing figures of every method and seed.
 
     "seconds" are those of the processor, "elapsed" those of the clock, without encoding the texts.
     """

@@ -16,6 +16,7 @@ import torch
 import typer
 from torch import Tensor, nn
 
+from daedl.checks import import_optional
 from daedl.classifier import Classifier
 from daedl.density import DensityScorer, DensityStream, GaussianDensity, fit_gaussians
 from daedl.density.fitting import Covariance
@@ -26,7 +27,7 @@ from daedl_bench import options, results
 from daedl_bench.memory import memory
 from daedl_bench.names import DASH, markdown
 from daedl_bench.results import Row
-from daedl_bench.studies._clusters import OWN, Clusters, resnet50
+from daedl_bench.studies._clusters import OWN, Clusters
 from daedl_bench.studies._machine import Limited, best_times, compared, conclude
 from daedl_bench.summary import Results, cell
 
@@ -105,10 +106,15 @@ def model_file(scorer: DensityScorer) -> list[Limited]:
 
 
 def scoring(scorer: DensityScorer) -> list[Limited]:
-    """A ResNet-50 with the density against the network alone."""
-    network, head = resnet50(), nn.Linear(WIDTH, CLASSES)
+    """A ResNet-50 with random weights and the density against the network alone."""
+    package = import_optional("transformers", "a ResNet-50", "'daedl[text]'")
+    body, head = package.ResNetModel(package.ResNetConfig()).eval(), nn.Linear(WIDTH, CLASSES)
     images = torch.rand(BATCH, 3, 224, 224)
     precision = str(scorer.density.dtype).removeprefix("torch.")
+
+    def network(pixels: Tensor) -> Tensor:
+        pooled: Tensor = body(pixels).pooler_output
+        return pooled.flatten(1)
 
     def alone() -> Tensor:
         logits: Tensor = head(network(images))

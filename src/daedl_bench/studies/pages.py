@@ -21,6 +21,7 @@ from daedl_bench.spec import catalogue
 from daedl_bench.studies import (
     _cifar_tables,
     _mnist_tables,
+    digits,
     intents,
     losses,
     many_classes,
@@ -56,6 +57,7 @@ def _without_rows(table: Callable[..., str], *arguments: object) -> Callable[[Re
 
 TABLES: Mapping[str, Callable[[Results], str]] = MappingProxyType(
     {
+        **digits.TABLES,
         **_mnist_tables.TABLES,
         **_cifar_tables.TABLES,
         **intents.TABLES,

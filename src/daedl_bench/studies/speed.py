@@ -22,10 +22,9 @@ from torch.distributions import MultivariateNormal
 
 import daedl
 from daedl.cli.memory import keep_freed_memory
-from daedl.data import ImageSet
+from daedl.data import ImageSet, augmentation
 from daedl.density import ClassStatistics, DensityScorer
-from daedl.networks import VGG16, ConvNet, Network
-from daedl_bench import results
+from daedl.networks import VGG16, ConvNet, Network, lay_out
 from daedl_bench.memory import memory, reset_peak
 from daedl_bench.options import RESULTS
 from daedl_bench.spec import catalogue
@@ -38,7 +37,6 @@ from daedl_bench.studies._machine import (
     epoch,
     plain_epoch,
 )
-from daedl_bench.summary import Results
 
 Rows = list[Limited]
 app = typer.Typer()
@@ -140,9 +138,9 @@ def training_step() -> Rows:
     return [compared(name, case, times["ours"], times["theirs"], 1.10)]
 
 
-def random_images(count: int) -> ImageSet:
-    """Noise in MNIST's shape, with labels."""
-    images = torch.randint(0, 256, (count, 1, 28, 28), dtype=torch.uint8)
+def random_images(count: int, shape: tuple[int, int, int] = (1, 28, 28)) -> ImageSet:
+    """Noise with labels."""
+    images = torch.randint(0, 256, (count, *shape), dtype=torch.uint8)
     return ImageSet(images, torch.arange(count) % 10, "random", "train")
 
 
@@ -169,31 +167,30 @@ def throughput(images: int = 3200) -> Rows:
     return [compared("images a second: fit / bare loop", case, ours, theirs, 0.85, faster=True)]
 
 
-def quick_training(images: int = 3200) -> Rows:
-    """Training time under `quick` against `paper`: seconds of an epoch of each, times its epochs.
+def protocol_cpu(images: int = 5120) -> Rows:
+    """Protocol `cpu` of CIFAR-10: `fit`, with augmentation, against a plain loop, and prediction.
 
-    An epoch includes validation, on a quarter as many images. `paper` stops early: its number of epochs
-    is the mean of its rows.
+    Both train the same network with the same layout and precision, the loop on prepared batches.
     """
     specs = catalogue()
-    table = Results(specs, tuple(results.load(RESULTS / "mnist-ood.jsonl"))).frame
-    table = table[(table.protocol == "mnist-paper") & (table.method == "daedl")]
-    taken = table[(table.score == "training") & (table.metric == "epochs")]["value"]
-    if taken.empty:
-        raise ValueError(
-            f"no rows of mnist-paper in {RESULTS}; expected the epochs of DAEDL: run python -m "
-            "daedl_bench run mnist-ood --protocol paper --methods daedl first"
-        )
-    train, val = random_images(images), random_images(images // 4)
-    quick, paper = (specs.protocols[name] for name in ("mnist-quick", "mnist-paper"))
-    # Without the density, whose fit to noise would be meaningless.
-    method = daedl.methods.DAEDL.as_published().training_method()
-    sides = {p.name: epoch(p.classifier(method), train, val, **p.training) for p in (quick, paper)}
+    protocol = specs.protocols["cifar10-cpu"]
+    method = specs.method("daedl", protocol).training_method()
+    classifier, bare = protocol.classifier(method), protocol.classifier(method)
+    options, data = protocol.fit_options(method), random_images(images, (3, 32, 32))
+    size, augment = options["batch_size"], augmentation(protocol.augment)
+    ready = [(bare.prepare(pixels), targets) for pixels, targets in data.batches(size)]
+    lay_out(bare.network.train())
+    optimizer = options["optimizer"](bare.network.parameters())
+    sides = {
+        "ours": epoch(classifier, data, augment=augment, **options),
+        "theirs": plain_epoch(bare.network, optimizer, ready, bfloat16=True),
+    }
     ours, theirs = best_times(sides, 3).values()
-    epochs, most = float(taken.mean()), quick.training["max_epochs"]
-    case = f"{most} epochs against {epochs:g} ({len(taken)} seeds) of {images:,} images"
-    name = "training: quick / paper protocol of MNIST"
-    return [compared(name, case, most * ours, epochs * theirs, 0.2)]
+    network = protocol.classifier(daedl.methods.DAEDL()).network
+    case = f"{type(network).__name__}, batch {size}, {images / ours:.0f} images a second"
+    name = "images a second: fit / plain loop, same layout and precision"
+    row = compared(name, case, ours, theirs, 0.9, faster=True)
+    return [row, *prediction(network, limit=1.10)]
 
 
 def imports(rounds: int = 5) -> Rows:
@@ -281,7 +278,7 @@ STEPS: dict[str, Callable[[], Rows]] = {
     "scoring, ill-conditioned": lambda: scoring(10, 576, 1000, decay=3.0, limit=None),
     "training step": training_step,
     "throughput": throughput,
-    "quick training": quick_training,
+    "protocol cpu": protocol_cpu,
     "memory": kept_memory,
     "imports": imports,
 }

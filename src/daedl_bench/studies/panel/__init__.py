@@ -24,7 +24,7 @@ app = typer.Typer()
 
 
 def run(path: Path, case: str, names: Sequence[str], seed: int, data: Path | None) -> None:
-    """Append the rows of the methods `names` that the file `path` lacks."""
+    """Append missing rows of the methods `names` to the file `path`."""
     done = {row.spec for row in results.load(path)}
     wanted = [method for method in names if key(case, method, seed) not in done]
     import_module("lightning_fabric")  # takes seconds, which would count as the first training
@@ -47,15 +47,7 @@ def main(
     labels: Annotated[
         str, typer.Option("--methods", help="Methods, separated by commas.")
     ] = ",".join(METHODS),
-    show: Annotated[
-        bool, typer.Option("--show", help="Only write the tables of the documentation.")
-    ] = False,
 ) -> None:
-    if show:
-        from daedl_bench.studies import pages  # noqa: PLC0415 (it imports the tables of the panel)
-
-        pages.main(folder)
-        return
     torch.set_num_threads(1)
     chosen = options.names(only) or list(CASES)
     for case in chosen:

@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """Whether a goal is met, with the figure and what it is compared with."""
+    """Whether a goal is met, with the figure and its reference."""
 
     met: bool
     text: str
