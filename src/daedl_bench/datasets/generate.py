@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from daedl.data.arrays import read_npy
 from daedl.data.images import ImageSet
 from daedl.names import look_up
 from daedl.storage import require_folder, write_atomically
-from daedl_bench.corruptions import FAMILIES, Family, corrupt, possible, require_images
+from daedl_bench.corruptions import FAMILIES, Family, corrupt, require_images, stands_in
 from daedl_bench.datasets.sources import select, sources
 
 Levels = npt.NDArray[np.uint8]
@@ -39,13 +39,14 @@ def generate(
     MNIST-C: mnist_c/<corruption>/test_images.npy (N, 28, 28, 1) and test_labels.npy (N,).
     CIFAR-10-C: CIFAR-10-C/<corruption>.npy (5N, 32, 32, 3), the mildest severity first, and labels.npy
     (5N,). All are uint8. Files are written atomically; existing ones, published or generated, are kept, so
-    that an interrupted run continues where it stopped. generated.json lists the generated corruptions.
+    that an interrupted run continues where it stopped. generated.json lists the generated corruptions, and
+    those that were drawn because published photographs were missing, which `load` rejects.
 
     Args:
         clean: the test set of MNIST or CIFAR-10.
         folder: the data root; created if it does not exist.
         family: "mnist-c" or "cifar10-c".
-        names: corruptions; by default all of the family that are possible.
+        names: corruptions; by default all of the family.
         seed: passed to `corrupt`.
         progress: whether to show a progress bar.
 
@@ -56,7 +57,7 @@ def generate(
     for name in names:
         look_up(kind.corruptions, name, f"corruption of {kind.title}")
     require_images(clean.images, kind)
-    chosen = dict.fromkeys(names or possible(kind))
+    chosen = dict.fromkeys(names or kind.corruptions)
     files = {
         name: [folder / each for each in select(f"{family}/{name}", sources()).files("test")]
         for name in chosen
@@ -86,15 +87,17 @@ def generate(
             with FileLock(home / f".{RECORD}.lock"):
                 record = _record(home, clean.images, family, seed)
                 record["names"] = sorted({*record["names"], name})
+                others = {*record["drawn"]} - {name}
+                record["drawn"] = sorted({*others, name} if stands_in(name) else others)
                 write_atomically(home / RECORD, (json.dumps(record, indent=2) + "\n").encode())
             write_atomically(images_file, _npy(levels))
     return home
 
 
-def was_generated(home: Path, name: str) -> bool:
-    """Whether the record in the folder of a dataset lists the corruption `name`."""
+def was_generated(home: Path, name: str, kind: Literal["names", "drawn"] = "names") -> bool:
+    """Whether the record in the folder of a dataset lists the corruption `name`, generated or drawn."""
     try:
-        return name in json.loads((home / RECORD).read_text("utf-8"))["names"]
+        return name in json.loads((home / RECORD).read_text("utf-8"))[kind]
     except (OSError, ValueError, KeyError, TypeError):
         return False  # no record, or a damaged one, which `generate` reports
 
@@ -135,7 +138,7 @@ def _record(home: Path, images: Tensor, family: str, seed: int) -> dict[str, Any
     """The existing record or a new one; raise if the existing one has another seed or other images."""
     digest = hashlib.sha256(images.contiguous().numpy().data).hexdigest()
     ours: dict[str, Any] = {"family": family, "seed": seed, "images": digest}
-    new = {**ours, "daedl": version("daedl"), "names": []}
+    new = {**ours, "daedl": version("daedl"), "names": [], "drawn": []}
     file = home / RECORD
     if not file.exists():
         return new
@@ -143,6 +146,7 @@ def _record(home: Path, images: Tensor, family: str, seed: int) -> dict[str, Any
         existing = json.loads(file.read_text("utf-8"))
         theirs = {key: existing[key] for key in ours}
         names = [str(name) for name in existing["names"]]
+        drawn = [str(name) for name in existing.get("drawn", [])]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{file} is damaged ({error!r}); expected the record of how the corruptions in this folder "
@@ -153,7 +157,7 @@ def _record(home: Path, images: Tensor, family: str, seed: int) -> dict[str, Any
             f"{home} holds corruptions with {theirs}; expected {ours}, because one dataset has one seed and "
             "the same images: choose another folder, or pass the same seed and images"
         )
-    return {**new, "names": names}
+    return {**new, "names": names, "drawn": drawn}
 
 
 def _npy(array: Levels) -> bytes:

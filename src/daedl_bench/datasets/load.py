@@ -146,9 +146,15 @@ def _verify_checksums(
 
 
 def _check_generated(selection: Selection, root: Path) -> bool:
-    """Whether a corruption was generated; warn if so."""
+    """Whether a corruption was generated; warn if so. Raise if it was drawn."""
     images_file = root / selection.files("test")[0]
     home = root / images_file.relative_to(root).parts[0]
+    if was_generated(home, selection.variant, "drawn"):
+        raise ValueError(
+            f"{images_file} was drawn, because published photographs were not installed; expected a "
+            "corruption whose figures can be compared: pip install --no-deps imagecorruptions, remove the "
+            "file, and run `python -m daedl_bench data corrupt` again"
+        )
     generated = was_generated(home, selection.variant)
     if generated:
         warnings.warn(

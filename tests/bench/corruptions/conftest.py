@@ -1,17 +1,15 @@
 """Images to corrupt: random ones, and real ones if DAEDL_DATA is set."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from scipy import ndimage
 from torch import Tensor
 
-from daedl_bench.corruptions import FAMILIES, weather
+from daedl_bench.corruptions import FAMILIES
 
 
 def scenes(count: int, channels: int, side: int) -> Tensor:
@@ -38,19 +36,3 @@ def data_root() -> Path:
     if not root:
         pytest.skip("DAEDL_DATA is not set")
     return Path(root)
-
-
-@pytest.fixture
-def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[np.ndarray]:
-    """A package imagecorruptions with flat pictures in distinct colours, that fails on import."""
-    folder = tmp_path / "imagecorruptions" / "frost"
-    folder.mkdir(parents=True)
-    (folder.parent / "__init__.py").write_text("raise ImportError")
-    colours = np.random.default_rng(0).integers(0, 256, (5, 3), dtype=np.uint8)
-    for name, colour in zip(weather._PICTURES, colours, strict=True):
-        picture = Image.fromarray(np.broadcast_to(colour, (200, 250, 3)).copy())
-        picture.save(folder / name, **({"quality": 100} if name.endswith("jpg") else {}))
-    monkeypatch.syspath_prepend(tmp_path)
-    weather.photographs.cache_clear()
-    yield colours
-    weather.photographs.cache_clear()

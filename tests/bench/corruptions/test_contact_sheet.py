@@ -16,8 +16,9 @@ def test_the_page_shows_every_sheet(family):
     assert (DOCS / picture).stat().st_size < 400_000
 
 
+@pytest.mark.filterwarnings("ignore:the published photographs::")
 @pytest.mark.parametrize(("family", "columns"), [("mnist-c", 2), ("cifar10-c", 6)])
-def test_contact_sheet_shows_every_corruption(pictures, photographs, family, columns):
+def test_contact_sheet_shows_every_corruption(pictures, family, columns):
     figure = contact_sheet(pictures[family][:2], family)
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == list(

@@ -13,10 +13,13 @@ import torch
 from daedl.checks import DataWarning
 from daedl.data import ImageSet
 from daedl_bench.corruptions import FAMILIES, corrupt, weather
-from daedl_bench.datasets import generate
+from daedl_bench.datasets import generate, load
 
 NAMES = ["shot_noise", "stripe", "scale"]
 LABELS = torch.tensor([3, 1, 4, 1])
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:the published photographs::")
 
 
 @pytest.fixture
@@ -50,17 +53,28 @@ def test_mnist_c_has_the_published_layout(tmp_path, digits):
     assert (record["seed"], record["names"]) == (3, sorted(NAMES))
 
 
-def test_cifar10_c_has_the_published_layout(tmp_path, monkeypatch):
+def test_drawn_frost_is_not_loaded(tmp_path, monkeypatch):
+    """Its figures would be mixed with those of the published photographs."""
+    monkeypatch.setattr(weather, "_photographs", tuple)
     images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
     clean = ImageSet(images, torch.tensor([7, 9]), "photos", "test")
-    monkeypatch.setattr(weather, "photographs", tuple)
-    with pytest.warns(DataWarning, match="frost is left out"):
-        home = generate(clean, tmp_path, "cifar10-c", progress=False)
+    generate(clean, tmp_path, "cifar10-c", ["fog", "frost"], progress=False)
+    generate(clean, tmp_path, "cifar10-c", ["contrast"], progress=False)
+    with pytest.warns(DataWarning, match="generated"):
+        assert load("cifar10-c/fog/1", root=tmp_path, download=False).made
+    with pytest.raises(ValueError, match=r"frost\.npy was drawn.*imagecorruptions"):
+        load("cifar10-c/frost/1", root=tmp_path, download=False)
+
+
+def test_cifar10_c_has_the_published_layout(tmp_path):
+    images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+    clean = ImageSet(images, torch.tensor([7, 9]), "photos", "test")
+    home = generate(clean, tmp_path, "cifar10-c", progress=False)
     assert home == tmp_path / "CIFAR-10-C"
-    names = {"labels", *FAMILIES["cifar10-c"].corruptions} - {"frost"}
+    names = {"labels", *FAMILIES["cifar10-c"].corruptions}
     assert set(everything(home)) == {"generated.json"} | {f"{name}.npy" for name in names}
     assert np.load(home / "labels.npy").tolist() == [7, 9] * 5
-    for name in names - {"labels"}:
+    for name in FAMILIES["cifar10-c"].corruptions:
         levels = np.load(home / f"{name}.npy")
         assert (levels.dtype, levels.shape) == (np.uint8, (10, 32, 32, 3))
     fog = np.load(home / "fog.npy").reshape(5, 2, 32, 32, 3)
