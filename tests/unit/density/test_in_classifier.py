@@ -51,6 +51,7 @@ def test_exported_classifier_agrees_with_pytorch(blobs, covariance):
         torch.testing.assert_close(graph(images)[name], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("covariance", ["low-rank", "tied-low-rank"])
 def test_onnx_agrees_with_pytorch(blobs, tmp_path, covariance):
     """`to_onnx` compares both before it writes the file."""

@@ -32,7 +32,9 @@ def test_two_moons_are_learned_as_well_as_by_softmax():
 
 
 @pytest.mark.parametrize(
-    ("classes", "epochs", "constant"), [(150, 10, 0.5), (1000, 4, 0.02)], ids=str
+    ("classes", "epochs", "constant"),
+    [(150, 10, 0.5), pytest.param(1000, 4, 0.02, marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_many_classes_are_learned(classes, epochs, constant):
     """With a constant KL weight, few of them are."""
