@@ -336,6 +336,7 @@ class TestFit:
         assert_equal_density(whole, fit_density(model, parts).fitted)
         assert model.revisions == revisions
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("leave_one_out", [True, False])
     def test_a_range_of_some_of_many_samples(self, vectors, leave_one_out):
         torch.manual_seed(0)

@@ -49,6 +49,7 @@ def model() -> daedl.Classifier:
     return daedl.Classifier(ConvNet(1, 3, 8, channels=2), "edl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "calibrated"), [(2, False), (12, True), (13, False), (1000, True)]
 )

@@ -42,6 +42,7 @@ def test_a_class_without_samples_is_named(blobs):
         model.fit_post_hoc([(inputs[targets != 1], targets[targets != 1])])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("covariance", ["tied", "low-rank", "tied-low-rank"])
 def test_exported_classifier_agrees_with_pytorch(blobs, covariance):
     model = classifier(blobs, covariance=covariance, rank=3, normalize_features=True)

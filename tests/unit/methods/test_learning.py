@@ -17,6 +17,7 @@ def accuracy(network, method, inputs, targets, **options):
     return float((model.predict(inputs[1::2]).labels == targets[1::2]).double().mean())
 
 
+@pytest.mark.slow
 def test_two_moons_are_learned_as_well_as_by_softmax():
     """With a norm of 1 on all layers, as published, the network can't bend."""
     points, labels = make_moons(1000, noise=0.1, random_state=0)
