@@ -23,7 +23,7 @@ check: $(READY)
 
 # Between edits: lint, and the unit tests that take no more than a moment.
 quick: lint
-	$(BIN)/python -m pytest -n auto -m "not slow" tests/unit
+	$(BIN)/python -m pytest -n auto --dist loadscope -m "not slow" tests/unit
 
 speed: $(READY)
 	$(BIN)/python -m daedl_bench study speed

@@ -1,8 +1,11 @@
 """Shared fixtures; all tests use one thread and fixed examples: results do not depend on machine or run."""
 
+import multiprocessing
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import hypothesis
 import pytest
@@ -52,6 +55,16 @@ class Interrupting:
 def interrupting():
     """Wraps batches to simulate Ctrl-C: `interrupting(batches, after)`."""
     return Interrupting
+
+
+@pytest.fixture
+def two_processes() -> Iterator[dict[str, Any]]:
+    """Options of `fit` for two processes that import nothing, unlike spawned ones."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        pytest.skip("needs fork")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+        yield {"accelerator": "cpu", "devices": 2, "strategy": "ddp_fork"}
 
 
 @pytest.fixture

@@ -146,15 +146,15 @@ def test_deleted_rows_are_measured_again_with_their_mean(cache, path):
     assert run(cache, path, text) == []
     whole = results.load(path)
     assert len({row.data for row in whole}) == 1 + 19 * 5 + 5
-    for lost, mean in (("cifar10-c/fog/3", "cifar10-c/3"), ("cifar10-c/2", "cifar10-c/2")):
-        kept = [row for row in whole if row.data != lost]
-        results.save(path, kept)
-        assert run(cache, path, text) == []
-        again = results.load(path)
-        assert {row.data for row in again[len(kept) :]} == {lost, mean}
-        assert {(row.data, row.score, row.metric, row.value) for row in again} >= {
-            (row.data, row.score, row.metric, row.value) for row in whole if row.task == "shift"
-        }
+    lost = {"cifar10-c/fog/3", "cifar10-c/2"}
+    kept = [row for row in whole if row.data not in lost]
+    results.save(path, kept)
+    assert run(cache, path, text) == []
+    again = results.load(path)
+    assert {row.data for row in again[len(kept) :]} == lost | {"cifar10-c/3"}
+    assert {(row.data, row.score, row.metric, row.value) for row in again} >= {
+        (row.data, row.score, row.metric, row.value) for row in whole if row.task == "shift"
+    }
 
 
 def test_networks_are_trained_on_request_although_their_rows_exist(cache, path, tmp_path):

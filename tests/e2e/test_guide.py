@@ -7,24 +7,32 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from daedl.cli import app
 
 GUIDE = Path(__file__).parents[2] / "docs" / "say_i_dont_know.md"
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def environment():
-    """Environment variables with the commands of this Python, on one thread."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
-
-
-def run(command, folder):
-    options = {"cwd": folder, "env": environment(), "capture_output": True, "text": True}
-    result = subprocess.run(command, **options, timeout=250, check=False)
-    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+def run(language, text):
+    """What a block of Python or a line of a shell writes; commands of daedl run in this process."""
+    program, *arguments = text.split()
+    if language == "python":
+        with redirect_stdout(StringIO()) as output:
+            exec(compile(text, GUIDE, "exec"), {"__name__": "__main__"})
+        return output.getvalue()
+    if program == "daedl":
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, f"{text}\n{result.output}"
+        return result.stdout
+    result = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"{text}\n{result.stdout}\n{result.stderr}"
     return result.stdout
 
 
@@ -40,23 +48,23 @@ def wait_for(port, server):
     raise TimeoutError(f"no server at port {port}")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_command_of_the_guide(tmp_path):
+def test_every_command_of_the_guide(tmp_path, monkeypatch):
     outputs, servers = {}, []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAEDL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     try:
         for language, text in BLOCK.findall(GUIDE.read_text("utf-8")):
-            if language == "python":
-                outputs[text] = run([sys.executable, "-c", text], tmp_path)
-                continue
-            for line in text.strip().splitlines():
-                words = line.split()
+            for part in [text] if language == "python" else text.strip().splitlines():
+                words = part.split()
                 if words[:2] == ["daedl", "serve"]:
-                    servers.append(
-                        subprocess.Popen(words, cwd=tmp_path, env=environment(), text=True)
-                    )
+                    servers.append(subprocess.Popen(words, text=True))
                     wait_for(int(words[-1]), servers[-1])
                 elif words[0] != "curl" or shutil.which("curl"):
-                    outputs[line] = run(["bash", "-c", line], tmp_path)
+                    outputs[part] = run(language, part)
     finally:
         for server in servers:
             server.terminate()

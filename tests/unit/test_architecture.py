@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -13,6 +15,7 @@ def test_import_contracts():
     assert result.returncode == 0, result.stdout
 
 
+@pytest.mark.slow
 def test_importing_the_library_has_no_side_effects():
     """Neither slow optional modules nor changes of torch's global state."""
     script = """

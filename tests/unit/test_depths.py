@@ -163,6 +163,7 @@ def test_saved_classifier_is_the_same_and_can_be_updated(tmp_path, covariance):
     assert str(again.density_effect([images(30, 2)]))
 
 
+@pytest.mark.slow
 def test_exported_classifier_agrees_with_pytorch(tmp_path):
     model = classifier()
     inputs, _ = images(7, 1)

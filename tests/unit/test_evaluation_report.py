@@ -49,8 +49,10 @@ def model() -> daedl.Classifier:
     return daedl.Classifier(ConvNet(1, 3, 8, channels=2), "edl")
 
 
-@pytest.mark.parametrize("classes", [2, 12, 13, 1000])
-@pytest.mark.parametrize("calibrated", [True, False])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("classes", "calibrated"), [(2, False), (12, True), (13, False), (1000, True)]
+)
 def test_any_number_of_classes(model, classes, calibrated):
     data, p = dataset(classes, 2 * classes + 20), predictions(classes, 2 * classes + 20)
     other = predictions(classes, 30, evidence=0.1)

@@ -422,11 +422,11 @@ def test_a_network_with_a_shape_rejects_mappings(blobs):
 
 
 @pytest.mark.filterwarnings("ignore::daedl.DensityWarning")
-def test_several_processes_share_mappings(bert):
+def test_several_processes_share_mappings(bert, two_processes):
     data = queries(120)
     loader = DataLoader(Samples(data), 30, collate_fn=padded)
     model = daedl.Classifier.from_module(type(bert)(bert.config), "mean")
-    daedl.fit(model, loader, loader, max_epochs=1, accelerator="cpu", devices=2, progress=False)
+    daedl.fit(model, loader, loader, max_epochs=1, progress=False, **two_processes)
     assert model.revisions[0].samples == 120
 
 

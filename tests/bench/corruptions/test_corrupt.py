@@ -77,11 +77,11 @@ def test_internal_batches_leave_no_trace(pictures):
     assert len(corrupt(images[:0], "shot_noise", 1, "mnist-c")) == 0
 
 
-@pytest.mark.parametrize("level", [0, 255])
 @pytest.mark.parametrize(("family", "name", "severity"), EVERY)
-def test_flat_images_issue_no_numeric_warning(family, name, severity, level):
+def test_flat_images_issue_no_numeric_warning(family, name, severity):
     kind = FAMILIES[family]
-    images = torch.full((2, kind.channels, kind.side, kind.side), level, dtype=torch.uint8)
+    black = torch.zeros(2, kind.channels, kind.side, kind.side, dtype=torch.uint8)
+    images = torch.cat([black, ~black])
     assert corrupt(images, name, severity, family).shape == images.shape
 
 
@@ -107,7 +107,7 @@ def test_severity_increases_the_distance_from_clean_images(pictures, name):
 def test_severity_increases_the_distance_from_cifar10(data_root, name):
     if not datasets.present("cifar10", root=data_root):
         pytest.skip("CIFAR-10 is not available")
-    check_order(datasets.load("cifar10", root=data_root).images[:300], name)
+    check_order(datasets.load("cifar10", root=data_root).images[:100], name)
 
 
 @pytest.fixture

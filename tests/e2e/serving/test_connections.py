@@ -142,10 +142,17 @@ class TestConnections:
             for connection in idle[:15]:
                 assert connection.recv(1) == b""  # closed
 
+    # Numbers below and above the limit of the write buffer; complete, last and invalid requests.
     @pytest.mark.parametrize(
-        "requests", [1, 2, 30]
-    )  # below and above the limit of the write buffer
-    @pytest.mark.parametrize("last", [b"\r\n", b"Connection: close\r\n\r\n", b"X\r\n\r\n"])
+        ("requests", "last"),
+        [
+            (1, b"\r\n"),
+            (2, b"X\r\n\r\n"),
+            (30, b"\r\n"),
+            (30, b"Connection: close\r\n\r\n"),
+            (30, b"X\r\n\r\n"),
+        ],
+    )
     def test_clients_that_do_not_read_are_closed(self, model, monkeypatch, requests, last) -> None:
         monkeypatch.setattr(LimitedProtocol, "client_seconds", 0.2)
         config = ServerConfig(max_connections=5)

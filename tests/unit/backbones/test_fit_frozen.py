@@ -50,6 +50,7 @@ def quiet():
         yield
 
 
+@pytest.mark.slow
 def test_model_equals_one_whose_images_pass_each_time(tmp_path):
     classifier = model(**TIED)
     daedl.fit_frozen(classifier, images(), images(30, 1), cache=tmp_path, **OPTIONS)
@@ -154,6 +155,7 @@ def test_no_cache_writes_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.rglob("*.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["softmax", "f-edl", "natpn", "sngp", "ensemble", "knn"])
 def test_heads_of_methods_are_part_of_the_model(tmp_path, method):
     classifier = model(method)

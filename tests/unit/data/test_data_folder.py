@@ -192,14 +192,14 @@ def test_class_names_that_are_not_utf_8_are_rejected(folder):
 def test_messages_name_few_of_many_classes(tmp_path):
     image = save(tmp_path / "1.png", PIXELS[0])
     many = tmp_path / "many"
-    for i in range(3_000):
+    for i in range(1_010):
         (many / f"{i:05}").mkdir(parents=True)
         os.link(image, many / f"{i:05}" / "1.png")
         (many / f"{i:05}" / "notes.txt").touch()
-    with pytest.warns(DataWarning, match="3000 .txt") as caught:
-        assert read_folder(many, size=8).num_classes == 3_000
+    with pytest.warns(DataWarning, match="1010 .txt") as caught:
+        assert read_folder(many, size=8).num_classes == 1_010
     assert len(caught) == 1
-    with pytest.raises(ValueError, match="2,990 more") as wrong:
+    with pytest.raises(ValueError, match="1,000 more") as wrong:
         read_folder(many, class_names=("cat", "dog"))
     assert len(str(wrong.value)) < 1000
 

@@ -42,6 +42,7 @@ def test_a_class_without_samples_is_named(blobs):
         model.fit_post_hoc([(inputs[targets != 1], targets[targets != 1])])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("covariance", ["tied", "low-rank", "tied-low-rank"])
 def test_exported_classifier_agrees_with_pytorch(blobs, covariance):
     model = classifier(blobs, covariance=covariance, rank=3, normalize_features=True)
@@ -51,6 +52,7 @@ def test_exported_classifier_agrees_with_pytorch(blobs, covariance):
         torch.testing.assert_close(graph(images)[name], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("covariance", ["low-rank", "tied-low-rank"])
 def test_onnx_agrees_with_pytorch(blobs, tmp_path, covariance):
     """`to_onnx` compares both before it writes the file."""
@@ -59,10 +61,10 @@ def test_onnx_agrees_with_pytorch(blobs, tmp_path, covariance):
     assert export.to_onnx(model, tmp_path / "m.onnx").path.exists()
 
 
-def test_two_processes_select_the_density_of_one(blobs):
+def test_two_processes_select_the_density_of_one(blobs, two_processes):
     features, targets = blobs
     model = classifier(blobs, **SELECTED)
-    daedl.fit(model, blobs, (features[:99], targets[:99]), max_epochs=1, devices=2)
+    daedl.fit(model, blobs, (features[:99], targets[:99]), max_epochs=1, **two_processes)
     distributed = model.fitted
     single = model.fit_post_hoc([blobs]).fitted
     assert distributed.density.structure == single.density.structure
@@ -73,12 +75,12 @@ def test_two_processes_select_the_density_of_one(blobs):
     assert distributed.normalizer.low == pytest.approx(single.normalizer.low, rel=1e-5)
 
 
-def test_two_processes_agree_on_directions(blobs):
+def test_two_processes_agree_on_directions(blobs, two_processes):
     """Samples are assigned round-robin, so that their pilot is that of one process."""
     features, targets = blobs
     settings = {"covariance": "tied-low-rank", "rank": 2, "normalize_features": True}
     model = classifier(blobs, **settings)
-    daedl.fit(model, blobs, (features[:99], targets[:99]), max_epochs=1, devices=2)
+    daedl.fit(model, blobs, (features[:99], targets[:99]), max_epochs=1, **two_processes)
     distributed = model.fitted.density
     single = model.fit_post_hoc([blobs]).fitted.density
     assert single.structure == "tied-low-rank"

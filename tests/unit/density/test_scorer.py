@@ -136,6 +136,7 @@ print(memory("VmHWM") - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
 def test_working_memory_does_not_grow_with_the_number_of_samples():
     """In separate processes, so that memory freed by other tests has no effect.

@@ -109,6 +109,7 @@ def test_training_uses_the_validation_data(noisy):
     assert model.fit_post_hoc([train], [val]).fitted.temperature == pytest.approx(trained, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_is_saved_and_exported(models, noisy, method, tmp_path):
     model = models[method.name]

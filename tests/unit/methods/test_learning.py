@@ -17,6 +17,7 @@ def accuracy(network, method, inputs, targets, **options):
     return float((model.predict(inputs[1::2]).labels == targets[1::2]).double().mean())
 
 
+@pytest.mark.slow
 def test_two_moons_are_learned_as_well_as_by_softmax():
     """With a norm of 1 on all layers, as published, the network can't bend."""
     points, labels = make_moons(1000, noise=0.1, random_state=0)
@@ -32,7 +33,9 @@ def test_two_moons_are_learned_as_well_as_by_softmax():
 
 
 @pytest.mark.parametrize(
-    ("classes", "epochs", "constant"), [(150, 10, 0.5), (1000, 4, 0.02)], ids=str
+    ("classes", "epochs", "constant"),
+    [(150, 10, 0.5), pytest.param(1000, 4, 0.02, marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_many_classes_are_learned(classes, epochs, constant):
     """With a constant KL weight, few of them are."""

@@ -199,20 +199,24 @@ def test_phases_can_be_disabled():
     assert len(NatPN(warmup_epochs=0, finetune=False).phases()) == 1
 
 
-@pytest.fixture(scope="module", params=["exponential", "one-cycle"])
+@pytest.fixture(scope="module")
 def whole(blobs, request):
     """Trained without interruption: 2 epochs per phase."""
     classifier, how = model(warmup_epochs=2), {"max_epochs": 2, "schedule": request.param}
     return classifier, fit(classifier, batches(blobs), blobs, **how), how
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "after",
-    [4, 14, 20, 28, 33, 41],
-    ids=["warm-up", "warmed up", "joint", "trained", "fine-tuning", "last epoch"],
+    ("whole", "after"),
+    [
+        *(("exponential", batches) for batches in (4, 14, 20, 28, 33, 41)),
+        *(("one-cycle", batches) for batches in (14, 20)),
+    ],
+    indirect=["whole"],
 )
 def test_resumed_training_ends_with_the_same_weights(blobs, tmp_path, whole, after, interrupting):
-    """Interrupted within each phase, between phases, and in the last epoch."""
+    """Interrupted in the warm-up, after it, in the joint training, after it, and twice in the fine-tuning."""
     stopped, resumed = model(warmup_epochs=2), model(warmup_epochs=2)
     how = {**whole[2], "checkpoint": tmp_path / "run.ckpt", "resume": True}
     with pytest.raises(KeyboardInterrupt):

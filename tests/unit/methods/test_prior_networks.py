@@ -150,6 +150,7 @@ def test_former_settings_identify_figures_and_are_ignored_in_files(kind):
         build(kind.name, pixel_mean=[0.5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [KLPN, RKLPN])
 def test_training_on_noise_flattens_predictions_on_noise(kind, blobs):
     fit = partial(daedl.fit, accelerator="cpu", progress=False, learning_rate=1e-2, max_epochs=8)
