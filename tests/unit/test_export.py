@@ -216,7 +216,7 @@ class TestDaedl:
         export.to_onnx(model, tmp_path / "m.onnx")
         stored = onnx.load(tmp_path / "m.onnx").graph.initializer
         matrices = [each.data_type for each in stored if len(each.dims) == 2]
-        assert matrices.count(onnx.TensorProto.DOUBLE) == 3  # one block per feature
+        assert matrices.count(onnx.TensorProto.DOUBLE) == 1  # the factors of the density
         assert_same(model, mixed(), run(tmp_path / "m.onnx", mixed()), tolerance=1e-5)
 
     @pytest.mark.slow

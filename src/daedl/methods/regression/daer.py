@@ -80,7 +80,8 @@ class DAER(RegressionMethod):
         prior_nu, prior_alpha: ν₀ and α₀ of the marginal; β₀ follows from the variance of the targets.
         evidence, noise, sharpness: n, τ and κ before they are fitted to held-out data, or without such data
             (chosen); κ = 0 is kept.
-        bins: Gaussians, one per bin of equally many targets, fewer where targets repeat.
+        bins: Gaussians, one per bin of equally many targets, fewer where targets repeat. One Gaussian covers
+            the gaps between groups of features, such as those of a grid of inputs (docs/regression.md).
         covariance, shrinkage, normalizer, leave_one_out, rank: see `DensityAware`.
     """
 
@@ -103,7 +104,7 @@ class DAER(RegressionMethod):
     sharpness: NonNegative = 2.0
     evidence: Positive = 32.0
     noise: Positive = 1.0
-    bins: Count = 1
+    bins: Count = 5
     covariance: Covariance = "auto"
     shrinkage: Shrinkage = "auto"
     normalizer: str = "half-quantile"
