@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from pandas import DataFrame
 
 from daedl_bench.datasets import clinc
 from daedl_bench.studies import intents
@@ -25,3 +26,12 @@ def test_fine_tuned_networks_are_measured(tmp_path, monkeypatch):
     model, sets = intents.finetuned("daedl", 0, tmp_path)
     found = {(data, each.metric) for data, each in intents.figures(Judge(model, sets), "daedl")}
     assert {("test", "accuracy"), (intents.UNKNOWN, "auroc"), ("", "seconds")} <= found
+
+
+def test_the_seconds_of_a_table_are_those_of_the_processor():
+    costs = [("seconds", 100.0), ("elapsed", 7.0)]
+    rows = DataFrame(
+        {"method": "daedl", "seed": 0, "task": "cost", "score": "training", "metric": m, "value": v}
+        for m, v in costs
+    )
+    assert intents._cells(rows, intents.Line("DAEDL", "daedl"))[-1] == "100"

@@ -308,7 +308,7 @@ def _cells(rows: DataFrame, line: Line) -> list[str]:
         cell(rows, task="classification", metric="accuracy"),
         cell(rows, task="calibration", metric="ece"),
         *(cell(rows, task="ood", score=line.score, metric=m) for m in ("auroc", "fpr95", "aupr")),
-        cell(rows, 1, 0, task="cost", score="training"),
+        cell(rows, 1, 0, task="cost", score="training", metric="seconds"),
     ]
 
 
