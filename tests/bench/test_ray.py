@@ -1,7 +1,6 @@
 """Ray on this machine: scores, densities and experiments equal those of one process; workers that die."""
 
 import os
-import secrets
 import shutil
 import tempfile
 import warnings
@@ -38,14 +37,14 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def engine():
+def engine(ray_token):
     """A cluster of its own with two workers, which leaves nothing in the home folder."""
     # Short: the paths of sockets have at most 107 characters.
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_AUTH_TOKEN", ray_token)
         # Workers import this module and `made`.
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         ray.init(

@@ -1,7 +1,6 @@
 """A cluster of two nodes on this machine, of which one is lost while it computes."""
 
 import os
-import secrets
 import tempfile
 import threading
 import time
@@ -59,7 +58,7 @@ class Losing:
 
 
 @pytest.fixture
-def cluster():
+def cluster(ray_token):
     with (
         # Short: the paths of sockets have at most 107 characters.
         tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder,
@@ -72,7 +71,7 @@ def cluster():
         for name, value in {
             "RAY_TMPDIR": folder,
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_AUTH_TOKEN": ray_token,
         }.items():
             patch.setenv(name, value)
         # Workers import this module.
