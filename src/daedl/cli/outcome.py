@@ -70,6 +70,7 @@ def summary(
             ]
     lines += [
         f"Saved the model to {out} and its options to {configuration}. Next:",
+        f"  daedl calibrate {quoted} --data HELD_OUT_{noun.upper()} --reject 0.05",
         f"  daedl evaluate {quoted} --id TEST_{noun.upper()} --ood OTHER_{noun.upper()}",
         f"  daedl predict {quoted} {'IMAGE.png' if noun == 'images' else noun.upper()}",
         f"  daedl serve {quoted}",

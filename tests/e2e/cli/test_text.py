@@ -55,6 +55,7 @@ def trained(texts):
 def test_texts_become_an_accurate_model(trained, texts):
     path, output = trained
     assert "192 training texts, 48 held out" in output
+    assert f"daedl calibrate {path} --data HELD_OUT_TEXTS --reject 0.05" in output
     assert f"daedl serve {path}" in output
     model = daedl.Classifier.load(path)
     assert model.class_names == sorted(TOPICS)
